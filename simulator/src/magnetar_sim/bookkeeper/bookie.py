@@ -66,6 +66,7 @@ class Bookie:
         entries: that can be read now.
         disk: those that outlast the process.
         fenced, fenced_on_disk: the same of the fence.
+        key: of the ledger, as the first add or fence had it; None: there was none.
     """
 
     def __init__(self, name: str, ledger: int, journal: Callable[["Bookie"], None]) -> None:
@@ -76,6 +77,7 @@ class Bookie:
         self.entries: dict[int, bytes] = {}
         self.disk: dict[int, bytes] = {}
         self.fenced = self.fenced_on_disk = False
+        self.key: bytes | None = None
         self._ledger = ledger
         self._known = False
         self._lac = -1
@@ -106,6 +108,7 @@ class Bookie:
             knows: it comes back with every ledger in limbo and fenced, instead of innocently empty.
         """
         self.disk = {}
+        self.key = None
         self._lac_body = None
         self.fenced_on_disk = self.limbo = knows
         self.crash()
@@ -121,6 +124,10 @@ class Bookie:
         """Take a request; the answer may come later, or never."""
         if self.hung:
             self._waiting.append((request, reply))
+        elif not self._key_fits(request):
+            entry, code = getattr(request, "entry", LAST_ENTRY), Code.UNAUTHORISED
+            added = isinstance(request, AddEntry)
+            reply(EntryAdded(self._ledger, entry, code) if added else EntryRead(self._ledger, entry, code, None, None))
         elif isinstance(request, AddEntry):
             self._add(request, reply)
         elif isinstance(request, ReadEntry):
@@ -160,6 +167,13 @@ class Bookie:
                 self._polls.remove(poll)
                 self._answer_poll(poll)
                 return
+
+    def _key_fits(self, request: Request) -> bool:
+        """Whether a request that needs the key of the ledger has it. The first one fixes it."""
+        if not isinstance(request, AddEntry) and not (isinstance(request, ReadEntry) and request.fence):
+            return True
+        self.key = self.key or request.master_key
+        return self.key == request.master_key
 
     def _nothing(self) -> Code:
         if self.limbo:

@@ -1,9 +1,12 @@
 """Planted bugs of the ledger client: each leaves out one rule of the real code; a world has to notice.
 
-docs/design/bookkeeper.md says of each rule which bug leaves it out. Two more rules cannot be broken visibly here. A recovery asks
-another bookie after a while. But it asks the next one after each negative answer, too, and with as many hung bookies as it can
-bear that is enough. A ledger that another client has closed with other values was not closed by its writer. But a writer closes
-when it has confirmed everything, so the values are the same. `tests/unit/bookkeeper/ledgers` has both.
+docs/design/bookkeeper.md says of each rule which bug leaves it out. Two bugs are in counterparts: `recovery_by_v2` in that of the
+connections, and `wiped_under_its_name` in the bookie, because an operator has to keep that rule.
+
+Two more rules cannot be broken visibly here. A recovery asks another bookie after a while. But it asks the next one after each
+negative answer, too, and with as many hung bookies as it can bear that is enough. A ledger that another client has closed with
+other values was not closed by its writer. But a writer closes when it has confirmed everything, so the values are the same.
+`tests/unit/bookkeeper/ledgers` has both.
 """
 
 from collections.abc import Collection, Sequence
@@ -19,7 +22,17 @@ from magnetar.bookkeeper.ledgers.reader import LedgerReader
 from magnetar.bookkeeper.ledgers.recovery import LedgerRecovery
 from magnetar.bookkeeper.ledgers.writer import LedgerWriter
 from magnetar.bookkeeper.protocol.entries import EntryCodec, Stored
-from magnetar.bookkeeper.protocol.messages import ABSENT, LAST_ENTRY, Code, EntryAdded, EntryRead, ReadEntry, Response
+from magnetar.bookkeeper.protocol.messages import (
+    ABSENT,
+    LAST_ENTRY,
+    AddEntry,
+    Code,
+    EntryAdded,
+    EntryRead,
+    ReadEntry,
+    Response,
+)
+from magnetar_sim.bookkeeper.bookie import Bookie
 from magnetar_sim.host.patches import Patches, patched
 
 L: Final = "magnetar.bookkeeper.ledgers."
@@ -42,6 +55,7 @@ _forced = LedgerRecovery._forced
 _answered_fence = LedgerRecovery._answered_fence
 _copied = LedgerRecovery._copied
 _replace = LedgerRecovery._replace
+_wipe = Bookie.wipe
 _answered_poll = LedgerReader._answered_poll
 
 
@@ -67,6 +81,11 @@ def _early_change(self: LedgerWriter, now: float) -> list[Effect]:
         return effects
     effects += self._adds.move(self._proposed.segments[-1].ensemble)
     return effects
+
+
+def _never_replaced(self: LedgerWriter, now: float) -> list[Effect]:
+    """A writer that has an ack quorum without a bookie that failed does not replace it."""
+    return self._wait(now) if self._adds.writable() else _change(self, now)
 
 
 def _confirm_always(self: LedgerWriter, now: float) -> list[Effect]:
@@ -105,6 +124,18 @@ def _failed_again(self: LedgerWriter, bookie: BookieId, now: float) -> list[Effe
     return effects
 
 
+def _not_resent(self: Adds, indexes: Sequence[int]) -> list[Send]:
+    """The replacement gets only entries that are new."""
+    _resend(self, indexes)
+    return []
+
+
+def _first_of_ensemble(self: Adds) -> None:
+    """All entries go to the same bookies, the first ones of the ensemble."""
+    _route(self)
+    self._targets = [self._targets[0]] * len(self._targets)
+
+
 def _names_kept(self: Adds) -> None:
     """A bookie that was replaced still stands for its index."""
     before = dict(self._indexes)
@@ -139,6 +170,15 @@ def _fence_ignored(
     """A refusal counts as an answer that was lost."""
     if isinstance(response, EntryAdded) and response.code is Code.FENCED:
         return ()
+    return _writer_answered(self, bookie, number, response, now, session)
+
+
+def _key_ignored(
+    self: LedgerWriter, bookie: BookieId, number: int, response: Response, now: float, session: int = 0
+) -> Sequence[Effect]:
+    """A bookie that has another key for the ledger is replaced, like one that fails."""
+    if isinstance(response, EntryAdded) and response.code is Code.UNAUTHORISED and self.ending is None:
+        return self._failed(bookie, now)
     return _writer_answered(self, bookie, number, response, now, session)
 
 
@@ -269,6 +309,27 @@ def _lac_rises(self: Adds, payload: bytes, length: int | None = None) -> list[Se
     return _add(self, payload, length)
 
 
+def _unmarked_copies(self: Adds, payload: bytes, length: int | None = None) -> list[Send]:
+    """The entries that a recovery adds again do not say that they are a recovery's."""
+    self._recovery = False
+    return _add(self, payload, length)
+
+
+def _closes_again(self: LedgerRecovery, versioned: Versioned | None, now: float) -> list[Effect]:
+    """A ledger that another client has closed meanwhile is closed once more."""
+    proposed = self._proposed
+    if (
+        proposed is not None
+        and proposed.state is LedgerState.CLOSED
+        and versioned is not None
+        and versioned.version > self._versioned.version
+        and versioned.metadata.state is LedgerState.CLOSED
+    ):
+        self._versioned = versioned
+        return [UpdateMetadata(proposed, versioned.version)]
+    return _recovery_read(self, versioned, now)
+
+
 def _length_of_carrier(self: LedgerRecovery) -> list[Effect]:
     """The length is that of the entry that carried the last confirmed one."""
     adds = self._adds
@@ -318,6 +379,14 @@ def _unverified(self: EntryCodec, entry: int, body: bytes) -> Stored:
     return Stored(lac, length, body[self.overhead :])
 
 
+# -------------------------------------------------------------------------------------------------------- what is outside
+
+
+def _innocent(self: Bookie, *, knows: bool) -> None:
+    """A bookie that has lost its disk comes back under its old name, as if it had never had an entry."""
+    _wipe(self, knows=False)
+
+
 class Bug(NamedTuple):
     """A rule that is left out.
 
@@ -336,6 +405,9 @@ BUGS: Final[dict[str, Bug]] = {
     "lac_moves": Bug("changes", {W + "_confirm": _confirm_always}),
     "old_acks_kept": Bug("changes", {A + "_resend": _acks_kept}),
     "dead_twice": Bug("changes", {W + "_failed": _failed_again}),
+    "never_replaced": Bug("changes", {W + "_change": _never_replaced}),
+    "not_resent": Bug("changes", {A + "_resend": _not_resent}),
+    "always_the_first": Bug("", {A + "_route": _first_of_ensemble}),
     "replaced_counts": Bug("changes", {A + "_route": _names_kept}),
     "bookie_twice": Bug("changes", {L + "bookies.Bookies.replacements": _any_bookie}),
     "conflict_not_reread": Bug("", {W + "metadata_read": _not_reread}),
@@ -343,6 +415,7 @@ BUGS: Final[dict[str, Bug]] = {
     "close_unconfirmed": Bug("", {W + "close": _close_at_once}),
     "close_after_error": Bug("", {W + "answered": _close_after_error}),
     "fence_ignored": Bug("", {W + "answered": _fence_ignored}),
+    "key_ignored": Bug("keys", {W + "answered": _key_ignored}),
     "busy_is_dead": Bug("quiet", {W + "answered": _busy_is_dead}),
     "busy_not_again": Bug("quiet", {A + "again": lambda self, bookie, entry: []}),
     "header_ahead": Bug("", {A + "add": _header_ahead}),
@@ -360,9 +433,15 @@ BUGS: Final[dict[str, Bug]] = {
     "mark_not_reread": Bug("changes", {R + "metadata_read": _mark_blindly}),
     "copies_not_awaited": Bug("", {A + "confirm": _not_awaited}),
     "recovery_lac_rises": Bug("recoveries", {A + "add": _lac_rises}),
+    "copies_not_marked": Bug("", {A + "add": _unmarked_copies}),
+    "closes_again": Bug("recoveries", {R + "metadata_read": _closes_again}),
+    "recovery_by_v2": Bug(
+        "one process", {"magnetar_sim.bookkeeper.clients.numbered": lambda request: not isinstance(request, AddEntry)}
+    ),
     "length_of_carrier": Bug("", {R + "_copied": _length_of_carrier, R + "_answered_fence": _keep_length}),
     "first_bookie_only": Bug("", {O + "_order": _first_bookie_only, O + "_batch": lambda self, read: 1}),
     "beyond_confirmed": Bug("", {O + "_answered_poll": _poll_is_confirmed}),
+    "wiped_under_its_name": Bug("recoveries", {"magnetar_sim.bookkeeper.bookie.Bookie.wipe": _innocent}),
     "digest_not_compared": Bug("", {"magnetar.bookkeeper.protocol.entries.EntryCodec.unpack": _unverified}),
 }  # fmt: skip
 """By name."""

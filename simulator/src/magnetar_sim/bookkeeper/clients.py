@@ -10,7 +10,7 @@ from magnetar.bookkeeper.ledgers.metadata import BookieId
 from magnetar.bookkeeper.ledgers.reader import LedgerReader
 from magnetar.bookkeeper.ledgers.recovery import LedgerRecovery
 from magnetar.bookkeeper.ledgers.writer import LedgerWriter
-from magnetar.bookkeeper.protocol.messages import Code, EntryAdded, Response
+from magnetar.bookkeeper.protocol.messages import AddEntry, Code, EntryAdded, Request, Response
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from magnetar_sim.bookkeeper.world import World
 
 Machine = LedgerWriter | LedgerReader | LedgerRecovery
+
+
+def numbered(request: Request) -> bool:
+    """Whether the answer to a request names it, as in version 3. See `bookkeeper.network.connection.Connections.send`."""
+    return not isinstance(request, AddEntry) or request.recovery
 
 
 @dataclass(slots=True, eq=False)
@@ -31,6 +36,7 @@ class Connection:
         incarnation: of the bookie that it leads to.
         alive: neither end has closed it.
         outstanding: (host, number) that wait for an answer.
+        unnumbered: the same of requests of version 2, by entry: an answer to one names nothing else, so it goes to the first one.
     """
 
     bookie: BookieId
@@ -38,6 +44,19 @@ class Connection:
     incarnation: int
     alive: bool = True
     outstanding: dict[tuple["Host", int], None] = field(default_factory=dict)
+    unnumbered: dict[int, list[tuple["Host", int]]] = field(default_factory=dict)
+
+    def asks(self, key: tuple["Host", int], request: Request) -> None:
+        """A request is sent."""
+        self.outstanding[key] = None
+        if isinstance(request, AddEntry) and not numbered(request):
+            self.unnumbered.setdefault(request.entry, []).append(key)
+
+    def asker(self, key: tuple["Host", int], request: Request) -> tuple["Host", int]:
+        """The one that the answer to a request is taken for."""
+        if isinstance(request, AddEntry) and not numbered(request) and (waiting := self.unnumbered.get(request.entry)):
+            return waiting.pop(0)
+        return key
 
 
 class Client:
@@ -72,7 +91,7 @@ class Host:
 
     Attributes:
         machine: of the ledger; set once, before the first `run`.
-        refused: a bookie has said that the ledger is fenced.
+        refused: a bookie has said that the ledger is fenced, or that it has another key.
         finished: the machine has ended.
     """
 
@@ -129,8 +148,10 @@ class Host:
     def answered(self, bookie: BookieId, number: int, response: Response, session: int) -> None:
         """A bookie's answer arrives."""
         if self.client.alive and self.machine is not None:
-            if isinstance(response, EntryAdded) and response.code is Code.FENCED:
+            if isinstance(response, EntryAdded) and response.code in (Code.FENCED, Code.UNAUTHORISED):
                 self.refused = True
+                well = response.code is not Code.FENCED or not isinstance(self.machine, LedgerRecovery)
+                assert well, f"{self.client.name}: a recovery takes the refusal of the writer for its own"
             self.run(self.machine.answered(bookie, number, response, self._world.now, session))
 
     def failed(self, bookie: BookieId, number: int) -> None:

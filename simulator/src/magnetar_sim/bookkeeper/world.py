@@ -7,12 +7,15 @@ What is checked (the model is `appended` and `confirmed`, two lines of a log tha
                         of a ledger when it is closed; lost disks are counted off
     one truth           no reader ever gets another payload for an entry, or an entry that is not in the closed ledger
     exact end           last entry and length of the closed ledger
-    after the fence     a writer that was refused by a bookie confirms nothing; what has finished asks for nothing
+    after the fence     a writer that was refused by a bookie (fenced, another key) confirms nothing; what has finished asks for
+                        nothing
     fenced first        a recovery looks for entries when so many bookies have a fence on disk that the writer has no ack quorum
     metadata            segments rise, no ensemble has a bookie twice, what is closed or in recovery stays so
     it ends             a recovery ends in time although as many bookies are hung as it can bear; a writer with enough bookies
                         confirms everything; readers find out
     no needless change  bookies that have too much to do are not replaced
+    no repair           a bookie that is gone is replaced before BookKeeper's repair would fence the writer for it
+    own answers         a recovery never takes an answer to the writer for its own
 """
 
 import contextlib
@@ -21,7 +24,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from magnetar.bookkeeper.ledgers.effects import (
     Confirmed,
@@ -52,6 +55,9 @@ TIMEOUT_S: Final = 5.0
 SESSION_S: Final = 0.3
 """For so long a dead bookie stays registered."""
 
+REPAIR_S: Final = 30.0
+"""After this time AutoRecovery recovers an open ledger whose last segment names a bookie that is gone."""
+
 IN_TIME_S: Final = 2.5
 """What does not wait for time-outs ends in less: that separates a hung bookie that is waited for from one that is not."""
 
@@ -69,9 +75,13 @@ QUORUMS: Final = (
     (1, 1, 1),
 )
 
-KINDS: Final = ("mixed", "changes", "fences", "quiet", "mixed", "changes", "recoveries")
+KINDS: Final = ("mixed", "changes", "fences", "quiet", "mixed", "changes", "recoveries", "keys", "one process")
 """The kind of a world, by its seed. changes: bookies fail while entries are written; fences: bookies restart while they fence;
-quiet: they are only slow or busy; recoveries: several, which die at any step."""
+quiet: they are only slow or busy; recoveries: several, which die at any step; keys: bookies get another key for the ledger; one
+process: the writer's process recovers its own ledger, while its adds are under way."""
+
+OTHER_KEY: Final = b"of another password "
+"""A master key that is not that of the ledger."""
 
 
 class World:
@@ -190,7 +200,7 @@ class World:
             self._sessions += 1
             connection = connections[slot] = Connection(bookie, self._sessions, there.incarnation)
         key = (host, number)
-        connection.outstanding[key] = None
+        connection.asks(key, request)
         if not there.up:
             self.after(0.001, lambda: self._fail(connection, host, number))
             return
@@ -203,11 +213,13 @@ class World:
                 self.after(self._delay(host.client, bookie), lambda: answer(response))
 
         def answer(response: Response) -> None:
-            if connection.alive and key in connection.outstanding:
-                del connection.outstanding[key]
+            asker = connection.asker(key, request)
+            if connection.alive and asker in connection.outstanding:
+                del connection.outstanding[asker]
+                to, its_number = asker
                 if self.trace is not None:
-                    self.say(f"{host.client.name} <- {bookie} #{number} {_brief(response)}")
-                host.answered(bookie, number, response, connection.session)
+                    self.say(f"{to.client.name} <- {bookie} #{its_number} {_brief(response)}")
+                to.answered(bookie, its_number, response, connection.session)
 
         # What is under way when a connection breaks may be in the bookie's hands already.
         late = self.rng.random() < 0.5
@@ -310,6 +322,8 @@ class World:
         assert not self.quiet_changes or len(new.segments) == 1, "bookies were replaced that had not failed"
         if new.state is not LedgerState.CLOSED:
             return
+        ends = [(one.last_entry, one.length) for one in (old, new)]
+        assert old.state is not LedgerState.CLOSED or ends[0] == ends[1], f"closed with {ends[0]}, then with {ends[1]}"
         if old.state is not LedgerState.CLOSED and not self.reused:
             assert new.last_entry < len(self.appended), f"closed with entry {new.last_entry}, which was never appended"
             length = sum(map(len, self.appended[: new.last_entry + 1]))
@@ -389,10 +403,13 @@ class World:
     def act_append(self) -> None:
         """The writer adds some entries."""
         for _ in range(self.rng.choice((1, 1, 2, 5, 12))):
-            if self.writer.client.alive and self.writing.ending is None and self.writing.room and not self.closing:
-                payload = b"%d-" % len(self.appended) + b"x" * self.rng.randrange(9)
-                self.appended.append(payload)
-                self.writer.run(self.writing.append(payload))
+            self._append()
+
+    def _append(self) -> None:
+        if self.writer.client.alive and self.writing.ending is None and self.writing.room and not self.closing:
+            payload = b"%d-" % len(self.appended) + b"x" * self.rng.randrange(9)
+            self.appended.append(payload)
+            self.writer.run(self.writing.append(payload))
 
     def act_close(self) -> None:
         """The writer closes."""
@@ -419,7 +436,9 @@ class World:
             action()
 
     def _recover(self, dies: int, entries_max: int, pool: int = 1) -> Host:
-        host = Host(self, self.client(f"recovery{len(self.clients)}", pool), self._recovery_reports, dies)
+        shared = self.kind == "one process" and self.writer.client.alive and not self.healed
+        client = self.writer.client if shared else self.client(f"recovery{len(self.clients)}", pool)
+        host = Host(self, client, self._recovery_reports, 0 if shared else dies)
         limits = RecoveryLimits(entries_max=entries_max, speculative_s=0.1)
         found = self.store.before if self.rng.random() < 0.1 else self.store.now
         self.say(f"{host.client.name} begins with {_short(found.metadata)}")
@@ -567,6 +586,11 @@ class World:
             bookie.wipe(knows=False)
             self.after(0.01, lambda: self._start(bookie))
 
+    def act_other_key(self) -> None:
+        """Another client uses the ledger's number with a password of its own, at a bookie that does not know the ledger."""
+        bookie = self._some_bookie(member=False)
+        bookie.key = bookie.key or OTHER_KEY
+
     def act_repair(self) -> None:
         """AutoRecovery copies what a dead bookie had in older segments, or in a closed ledger, and names the copy's bookie."""
         now = self.store.now
@@ -612,12 +636,17 @@ class World:
         act_disk: 0.5, act_repair: 2, act_reuse: 0.05,
     }  # fmt: skip
 
+    RARE: Final[dict[str, dict[Any, float]]] = {"keys": {act_other_key: 3}}
+    """What happens in a kind of world only."""
+
     BY_KIND: Final = {
         "mixed": {},
         "changes": {act_recover: 0.3, act_crash: 2, act_broken: 3, act_slow: 2, act_store: 4, act_writer_dies: 0, act_reuse: 0},
         "fences": {act_recover: 4, act_crash: 4, act_loss: 2, act_hang: 1, act_writer_dies: 0, act_close: 0, act_reuse: 0,
             act_slow: 2, act_append: 0.3},
         "recoveries": {act_recover: 4, act_disk: 3, act_reuse: 0, act_close: 0.3},
+        "keys": {act_reuse: 0, act_recover: 0.3, act_crash: 2},
+        "one process": {act_recover: 2, act_append: 2, act_writer_dies: 0, act_reuse: 0},
         "quiet": dict.fromkeys(
             (act_crash, act_hang, act_cut, act_broken, act_read_only, act_loss, act_disk, act_repair, act_reuse, act_store), 0.0
         ),
@@ -631,8 +660,9 @@ class World:
         rng = self.rng
         self.reused_allowed = rng.random() < 0.2
         factors = self.BY_KIND[self.kind]
-        actions = list(self.ACTIONS)
-        weights = [weight * factors.get(action, 1) for action, weight in self.ACTIONS.items()]  # type: ignore[attr-defined]
+        table: dict[Any, float] = {**self.ACTIONS, **self.RARE.get(self.kind, {})}
+        actions = list(table)
+        weights = [weight * factors.get(action, 1) for action, weight in table.items()]  # type: ignore[attr-defined]
         pace = rng.choice((0.002, 0.01, 0.05))
         if self.kind == "fences":
             # Bookies have to be asked that have nothing: early in a ledger.
@@ -702,6 +732,8 @@ class World:
         self.slow_disk.clear()
         for bookie in self.bookies.values():
             bookie.busy = bookie.broken = bookie.read_only = False
+            if bookie.key == OTHER_KEY:
+                bookie.key = None
             if bookie.hung:
                 bookie.wake()
             self._start(bookie)
@@ -739,6 +771,7 @@ class World:
         self.run_until(self.now + 4 * TIMEOUT_S, quiet)
         if writing.ending is None and self.store.now.metadata.state is LedgerState.OPEN:
             assert quiet(), f"{writing.unconfirmed} entries are not confirmed although all bookies are there"
+            self._check_repair()
             if self.closing:
                 return
             self.run_until(self.now + 2 * TIMEOUT_S)
@@ -748,6 +781,26 @@ class World:
                 last = machine.last_readable
                 if not self.reused and self.store.now.metadata.state is LedgerState.OPEN and writing.ending is None:
                     assert last == self.confirmed, f"{host.client.name} knows of {last}, confirmed is {self.confirmed}"
+
+    def _check_repair(self) -> None:
+        """A writer replaces a bookie that is gone before BookKeeper's repair would fence it for that.
+
+        It learns of it when it adds an entry. The repair waits for `REPAIR_S` before it recovers an open ledger.
+        """
+        ensemble = self.store.now.metadata.segments[-1].ensemble
+        gone = [name for name in ensemble if not self.bookies[name].up]
+        if not gone or self.closing or not self.writing.room:
+            return
+        for _ in range(self.ensemble):
+            self._append()
+        self.run_until(self.now + REPAIR_S)
+        metadata = self.store.now.metadata
+        spare = set(self.registered) - set(metadata.segments[-1].ensemble)
+        if metadata.state is LedgerState.OPEN and self.writing.ending is None and spare:
+            named = [name for name in metadata.segments[-1].ensemble if not self.bookies[name].up]
+            assert not named, (
+                f"{named} are gone for {REPAIR_S:.0f} s, and the ledger names them still: its writer would be fenced"
+            )
 
     def _hang_some(self) -> list[BookieId]:
         """So many bookies hang that a recovery can bear it."""
