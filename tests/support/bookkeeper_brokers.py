@@ -9,6 +9,8 @@ from typing import Any
 
 import pulsar
 
+from magnetar.runtime.bookkeeper.shards import shard_path
+from magnetar.storage.bookkeeper.chain import Chain
 from tests.support.apache_bookkeeper.kit import BookKeeperCluster
 from tests.support.brokers import BrokerProcess, eventually, free_port
 
@@ -36,6 +38,8 @@ class Brokers:
 
     Attributes:
         cluster: the bookies.
+        store: see above.
+        address: of the node, as it is in the file.
     """
 
     def __init__(
@@ -50,10 +54,12 @@ class Brokers:
         deduplicates: bool = True,
     ) -> None:
         self.cluster = cluster
+        self.store = store
+        self.address = f"zookeeper://{hosts or cluster.hosts}{store}"
         ports = {name: (free_port(), free_port()) for name in "ab"}
         text = (
             f'[magnetar]\ndata_dir = "data"\n[clusters.one]\nstorage = "bookkeeper"\n'
-            f'store = "zookeeper://{hosts or cluster.hosts}{store}"\n'
+            f'store = "{self.address}"\n'
             f"[deduplication]\nenabled = {str(deduplicates).lower()}\n"
             '[namespaces."public/default"]\nclusters = ["one"]\n'
         )
@@ -91,6 +97,18 @@ class Brokers:
         eventually(lambda: b"waits to take over" in log.read_bytes()[before:], what=f"{name} waits")
 
 
+def ledgers_of(cluster: BookKeeperCluster, store: str) -> dict[str, int]:
+    """The files of a cluster's log, and the ledger of each.
+
+    Args:
+        cluster: the bookies.
+        store: the cluster's node of ZooKeeper.
+    """
+    with cluster.client() as client:
+        chain = Chain.decode(bytes(client.get(f"{shard_path(store)}/chain")[0]))
+    return {name: file.ledger for name, file in chain.files.items()}
+
+
 def stored(url: str, topic: str) -> list[str]:
     """Everything that is stored in a topic."""
     client = connect(url)
@@ -119,6 +137,11 @@ class Publisher:
         prefix: of each message.
         pause_s: between two messages.
         patience_s: of `after`.
+
+    Attributes:
+        confirmed: the numbers.
+        moments: when each of them was confirmed, by `time.perf_counter`.
+        failed: the error that ended it, if there was one.
     """
 
     def __init__(
@@ -133,7 +156,7 @@ class Publisher:
     ) -> None:
         self.confirmed: list[int] = []
         self.failed: list[str] = []
-        self._moments: list[float] = []
+        self.moments: list[float] = []
         self._prefix, self._pause_s, self._patience_s = prefix, pause_s, patience_s
         self._stop = threading.Event()
         self._client = connect(url)
@@ -151,13 +174,13 @@ class Publisher:
             except pulsar.PulsarException as error:
                 self.failed.append(str(error))
                 return
-            self._moments.append(time.perf_counter())
+            self.moments.append(time.perf_counter())
             self.confirmed.append(number)
             number += 1
 
     def longest_pause_s(self, first: int) -> float:
         """The longest time between two confirmations, from message `first` on."""
-        return max(after - before for before, after in pairwise(self._moments[first:]))
+        return max(after - before for before, after in pairwise(self.moments[first:]))
 
     def after(self, count: int) -> None:
         """Wait until so many more are confirmed."""

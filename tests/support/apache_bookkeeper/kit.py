@@ -212,7 +212,10 @@ class BookieServer(Jvm):
             "indexDirectories": self.folder / "ledgers",
         } | self.settings
         own = "".join(f"{key}={value}\n" for key, value in lines.items())
-        return (HERE / "bookie.conf").read_text() + f"\n# --- Of this bookie ---\n\n{own}"
+        # Of two lines with one key the first would count.
+        common = (HERE / "bookie.conf").read_text().splitlines()
+        kept = "".join(f"{line}\n" for line in common if line.partition("=")[0] not in lines)
+        return f"{kept}\n# --- Of this bookie ---\n\n{own}"
 
     def serves(self) -> bool:
         """Whether it runs and is registered; a port that is open does not say so."""
@@ -220,6 +223,10 @@ class BookieServer(Jvm):
             state = self.request("GET", "/api/v1/bookie/state")
             return bool(state["running"] and not state["shuttingDown"] and is_open(self.port))
         return False
+
+    def takes_none(self) -> bool:
+        """Whether it serves what it has, and takes no entries."""
+        return self.serves() and bool(self.request("GET", "/api/v1/bookie/state")["readOnly"])
 
     def read_only(self, read_only: bool = True) -> None:
         """Let it refuse to write, or write again."""
@@ -253,6 +260,7 @@ class BookKeeperCluster:
         self.bookies: list[BookieServer] = []
         self._settings = dict(settings or {}) | dict(protection.bookie)
         self._protection = protection
+        self._zookeeper_was_away = False
         for _ in range(bookies):
             self.add()
 
@@ -307,6 +315,8 @@ class BookKeeperCluster:
 
     def heal(self) -> None:
         """All bookies serve and take entries again, and stay registered; what was killed is started."""
+        if self.zookeeper.process is None:
+            self.start_zookeeper()
         for bookie in self.bookies:
             if bookie.process is None:
                 bookie.start(wait=False)
@@ -314,12 +324,18 @@ class BookKeeperCluster:
                 bookie.freeze(False)
         for bookie in self.bookies:
             bookie.await_(bookie.serves, START_S)
-            if bookie.hung:
+            if bookie.hung or self._zookeeper_was_away:
                 # Its node may be that of a session that ends soon, or has ended at ZooKeeper only just. A bookie that becomes
                 # read-only deletes the node, and makes it again afterwards, each time by a session that lives.
                 bookie.read_only()
             bookie.read_only(False)
             bookie.await_(partial(self.registered, bookie), START_S)
+        self._zookeeper_was_away = False
+
+    def start_zookeeper(self) -> None:
+        """Start ZooKeeper again, with what it had. Bookies connect again by themselves, or fail to: `heal` helps them."""
+        self.zookeeper.start()
+        self._zookeeper_was_away = True
 
     def wipe(self, bookie: BookieServer) -> None:
         """Take everything from a stopped bookie, its cookie in ZooKeeper, too: it starts as a new one with its former name.

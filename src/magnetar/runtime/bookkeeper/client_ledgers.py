@@ -9,7 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
@@ -32,6 +32,9 @@ OPENED_AT_ONCE: Final = 16
 FREE_S: Final = 2.0
 """How long an answer to the question for free room is used. The log asks every 50 ms. Bookies take entries until their disks
 are nearly full, and refuse them then."""
+
+LOOK_S: Final = 0.5
+"""Between two looks whether the log is still this broker's, while a thread waits for bookies or ZooKeeper."""
 
 FILE: Final = "magnetar-file"
 """The key in a ledger's metadata under which the name of its file is."""
@@ -80,6 +83,7 @@ class ClientLedgers:
         security: Security | None = None,
         zookeeper_security: ZooKeeperSecurity = OPEN,
         bookies_changed: Callable[[], None] = lambda: None,
+        lost: Callable[[], str] = lambda: "",
     ) -> "ClientLedgers":
         """Connect to ZooKeeper.
 
@@ -90,13 +94,15 @@ class ClientLedgers:
             security: of the connections to bookies.
             zookeeper_security: of the connections to ZooKeeper.
             bookies_changed: called when other bookies are registered, on a thread of the client's.
+            lost: the reason why the log is no longer this broker's; empty: it is. Threads that wait for an answer ask for it, and
+                wait no longer without the log.
 
         Raises:
             StorageError: ZooKeeper does not answer, or the node is no BookKeeper.
         """
-        loop = _Loop()
+        loop = _Loop(lost)
         try:
-            client = loop.call(
+            client = loop.finish(
                 BookKeeper.connect(
                     hosts,
                     root=root,
@@ -115,7 +121,7 @@ class ClientLedgers:
 
     def close(self) -> None:
         """End all connections. Ledgers that are being written stay open, and what they have not confirmed fails."""
-        self._loop.call(self._client.close())
+        self._loop.finish(self._client.close())
         self._loop.close()
 
     @property
@@ -216,7 +222,8 @@ class WrittenLedger:
         """See `Writable`."""
         with self._changed:
             submitted = self._submitted
-            self._changed.wait_for(lambda: self._landed >= submitted or self._error is not None)
+            while not self._changed.wait_for(lambda: self._landed >= submitted or self._error is not None, LOOK_S):
+                self._loop.check()
             landed = self._landed
         if landed < submitted:
             self._raise()
@@ -314,9 +321,14 @@ def _nothing() -> None: ...
 
 
 class _Loop:
-    """An event loop on a thread of its own."""
+    """An event loop on a thread of its own.
 
-    def __init__(self) -> None:
+    Args:
+        lost: see `ClientLedgers.connect`.
+    """
+
+    def __init__(self, lost: Callable[[], str]) -> None:
+        self._lost = lost
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="bookkeeper", daemon=True)
         self._thread.start()
@@ -335,8 +347,28 @@ class _Loop:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def call(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Wait for work, from another thread."""
+        """Wait for work, from another thread, for as long as the log is this broker's.
+
+        Raises:
+            OSError: it is not (ESTALE).
+        """
+        begun = self.begin(work)
+        while not wait([begun], LOOK_S).done:
+            try:
+                self.check()
+            except OSError:
+                begun.cancel()
+                raise
+        return begun.result()
+
+    def finish(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Wait for work, from another thread, for as long as it takes."""
         return self.begin(work).result()
+
+    def check(self) -> None:
+        """Raises OSError (ESTALE) if the log is no longer this broker's."""
+        if reason := self._lost():
+            raise OSError(errno.ESTALE, reason)
 
     def close(self) -> None:
         """End the loop and its thread."""

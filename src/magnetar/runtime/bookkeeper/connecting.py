@@ -31,6 +31,9 @@ logger = logging.getLogger("magnetar.broker")
 KAZOO: Final = logging.getLogger("magnetar.kazoo")
 """Gets kazoo's own lines."""
 
+BOOKIES_KAZOO: Final = logging.getLogger("magnetar.bookkeeper.kazoo")
+"""Gets those of the client that looks for bookies and ledgers."""
+
 START_S: Final = 30.0
 """How long a start waits for ZooKeeper."""
 
@@ -79,13 +82,13 @@ class Connecting:
                 another number of shards. One line.
             GivenUp: `give_up` was called.
         """
-        # Its lines come with each attempt, and do not say what they mean for this broker.
-        KAZOO.setLevel(logging.ERROR)
+        # Its lines come with each attempt, every second for as long as ZooKeeper is away, and do not say what they mean for this
+        # broker: `Registry` says it once.
+        for kazoo in (KAZOO, BOOKIES_KAZOO):
+            kazoo.setLevel(logging.ERROR)
         self._client.add_listener(self._state_changed)
         try:
             self._connect()
-            for name in (KAZOO.name, "magnetar.bookkeeper.kazoo"):
-                logging.getLogger(name).setLevel(logging.WARNING)
             self._client.ensure_path(self._path)
             self._check_name()
             make_shards(self._client, self._path)
@@ -98,7 +101,7 @@ class Connecting:
     def _connect(self) -> None:
         self._client.start_async()
         if not self._woken.wait(self._patience_s):
-            logger.warning("ZooKeeper does not answer: %s; the broker tries for %g s", self._silence(), self._start_s)
+            logger.warning("ZooKeeper does not answer: %s; the broker tries for %g s", self.silence(), self._start_s)
             self._woken.wait(self._start_s - self._patience_s)
         if self._given_up:
             raise GivenUp
@@ -106,7 +109,7 @@ class Connecting:
             raise self._wrong(AuthFailedError())
         if not self._client.connected:
             raise StorageError(
-                f"{self._cluster.store}: ZooKeeper does not answer within {self._start_s:g} s: {self._silence()}"
+                f"{self._cluster.store}: ZooKeeper does not answer within {self._start_s:g} s: {self.silence()}"
             )
 
     def _state_changed(self, _state: object) -> None:
@@ -115,8 +118,8 @@ class Connecting:
             self._refused = True
         self._woken.set()
 
-    def _silence(self) -> str:
-        """Which servers do not answer, and why."""
+    def silence(self) -> str:
+        """Which servers do not answer, and why. It asks them once more."""
         return silence(self._hosts, self._security)
 
     def _wrong(self, error: Exception) -> StorageError:

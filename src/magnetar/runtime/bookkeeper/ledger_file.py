@@ -266,10 +266,14 @@ class LedgerFile:
     def _try(self, write: Callable[[], int]) -> int:
         try:
             return write()
-        except OSError:
-            self._content.fail()
-            self._failed()
+        except OSError as error:
+            self._fail(error)
             raise
+
+    def _fail(self, error: OSError) -> None:
+        self._content.fail()
+        if error.errno != errno.ESTALE:  # then it is known that the log is another broker's
+            self._failed()
 
     def renew(self, offset: int, end: int) -> None:
         """Nothing: what can be read of a ledger is durable."""
@@ -299,9 +303,8 @@ class LedgerFile:
         if self._writes:
             try:
                 self._content.close_writer()
-            except OSError:
-                self._content.fail()
-                self._failed()
+            except OSError as error:
+                self._fail(error)
         self._released(self._content)
 
     def __del__(self) -> None:

@@ -1,6 +1,6 @@
 """Opens the storage of a broker without a disk: waits until this broker is the owner of the cluster's log, then takes it.
 
-<store>/uuid     the identity of the cluster
+<store>/uuid     the identity of the cluster (`runtime.bookkeeper.identity`)
 <store>/brokers  the brokers, each with its addresses (`runtime.bookkeeper.registry`)
 <store>/cluster  its name (`runtime.bookkeeper.connecting`)
 <store>/shards/0 the cluster's only shard (`runtime.bookkeeper.shards`):
@@ -10,12 +10,11 @@
 """
 
 import contextlib
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from kazoo.exceptions import KazooException, NodeExistsError
+from kazoo.exceptions import KazooException
 from msgspec.structs import replace
 
 from magnetar.bookkeeper.network.zookeeper_client import SaslMissing, explained, make_client
@@ -26,6 +25,7 @@ from magnetar.core.settings import BrokerConfig, BrokerEndpoints, ClusterConfig
 from magnetar.runtime.bookkeeper.client_ledgers import ClientLedgers
 from magnetar.runtime.bookkeeper.connecting import KAZOO, Connecting
 from magnetar.runtime.bookkeeper.enough_bookies import EnoughBookies
+from magnetar.runtime.bookkeeper.identity import identity_of
 from magnetar.runtime.bookkeeper.ledger_files import LedgerFiles
 from magnetar.runtime.bookkeeper.ownership import SESSION_S, Ownership
 from magnetar.runtime.bookkeeper.registry import Registry
@@ -83,7 +83,13 @@ class Opening:
         self._enough = EnoughBookies(cluster.ensemble, self._ownership.lost)
         self._ledgers: ClientLedgers | None = None
         self._registry = Registry(
-            self._zookeeper, self._path, own, SESSION_S, changed, name_taken=self._ownership.give_up
+            self._zookeeper,
+            self._path,
+            own,
+            SESSION_S,
+            changed,
+            name_taken=self._ownership.give_up,
+            silence=self._connecting.silence,
         )
 
     def give_up(self) -> None:
@@ -116,6 +122,7 @@ class Opening:
             security=self._bookie_security,
             zookeeper_security=self._zookeeper_security,
             bookies_changed=self._enough.changed,
+            lost=self._ownership.lost,
         )
         self._stack.callback(self._ledgers.close)
 
@@ -156,7 +163,6 @@ class Opening:
             raise StorageError(f"the log of cluster {self._cluster.name} cannot be taken: {error.strerror}") from error
 
     def _open(self, broker: BrokerConfig) -> BrokerStorage:
-        identity = self._identity(f"{self._path}/uuid")
         ledgers = self._ledgers
         assert ledgers is not None, "opened before it was registered"
         self._enough.wait(lambda: ledgers.bookies, self._too_few)
@@ -184,6 +190,10 @@ class Opening:
         recovered = log.start()
         self._stack.callback(log.stop)
         stored = {key: value for key, (value, _version) in store.load().items()}
+        try:
+            identity = identity_of(self._zookeeper, self._path, self._cluster.name, stored)
+        except KazooException as error:
+            raise self._explained(error) from error
         prove_deletions(store, stored, recovered)
         return BrokerStorage(identity, log, store, stored, recovered, 0, lost, self._ownership.lease)
 
@@ -193,19 +203,6 @@ class Opening:
             f"zookeeper://{self._hosts}{cluster.ledgers}: {bookies} bookies take entries, and cluster {cluster.name} needs "
             f"{cluster.ensemble}: start more, or write a smaller ensemble in [clusters.{cluster.name}]"
         )
-
-    def _identity(self, path: str) -> str:
-        """The uuid of the cluster; made by the first broker that starts."""
-        try:
-            with contextlib.suppress(NodeExistsError):
-                self._zookeeper.create(path, str(uuid.uuid4()).encode())
-            text = bytes(self._zookeeper.get(path)[0]).decode(errors="replace")
-        except KazooException as error:
-            raise self._explained(error) from error
-        try:
-            return str(uuid.UUID(text))
-        except ValueError:
-            raise StorageError(f"{self._cluster.store}: the node {path} holds no uuid but {text[:40]!r}") from None
 
     def _explained(self, error: Exception) -> StorageError:
         return StorageError(f"{self._cluster.store}: {explained(error)}")

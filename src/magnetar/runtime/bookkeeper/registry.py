@@ -10,6 +10,7 @@ a new session.
 """
 
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -24,6 +25,8 @@ from magnetar.core.errors import StorageError
 from magnetar.runtime.bookkeeper.kazoo_errors import UNANSWERED
 from magnetar.runtime.bookkeeper.shards import shard_path
 from magnetar.runtime.broker_storage import GivenUp
+
+logger = logging.getLogger("magnetar.broker")
 
 SESSIONS: Final = 3.0
 """Sessions that a start waits for its name: one until the former session ends, one for what the server adds to it at most (it
@@ -46,6 +49,7 @@ class Registry:
         session_s: the session of the client.
         changed: gets the brokers when they have changed. It is called on a thread of this object.
         name_taken: called, on that thread, when another broker has got the name while this one had no session.
+        silence: says which servers of ZooKeeper do not answer, and why, when none has.
     """
 
     def __init__(
@@ -56,6 +60,7 @@ class Registry:
         session_s: float,
         changed: Callable[[Brokers], None],
         name_taken: Callable[[], None],
+        silence: Callable[[], str],
     ) -> None:
         self._client = client
         self._owner = f"{shard_path(path)}/owner"
@@ -65,6 +70,8 @@ class Registry:
         self._session_s = session_s
         self._changed = changed
         self._name_taken = name_taken
+        self._silence = silence
+        self._silent = False
         self._brokers = NO_BROKERS
         self._look = threading.Event()
         self._given_up = threading.Event()
@@ -155,11 +162,27 @@ class Registry:
         """Look for the brokers again and again; register again when a session was lost."""
         while not self._closed.is_set():
             self._look.clear()
-            # Without an answer it stays as it was: brokers do not vanish because ZooKeeper is away.
-            with contextlib.suppress(*UNANSWERED):
+            try:
                 self._keep_name()
                 self._show(Brokers(self._read(self._owner, watch=True), self._all()))
+            except UNANSWERED:
+                # It stays as it was: brokers do not vanish because ZooKeeper is away.
+                self._say(silent=not self._client.connected)
+            else:
+                self._say(silent=False)
             self._look.wait(self._session_s / LOOKS)
+
+    def _say(self, *, silent: bool) -> None:
+        """One line when ZooKeeper is away, and one when it is back."""
+        if silent == self._silent or self._closed.is_set():
+            return
+        self._silent = silent
+        if silent:
+            logger.warning(
+                "ZooKeeper does not answer: %s; the broker tries to connect again until it ends", self._silence()
+            )
+        else:
+            logger.warning("ZooKeeper answers again")
 
     def _keep_name(self) -> None:
         if self._is_own() or self._client.client_id is None:

@@ -4,12 +4,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
 
 from magnetar.broker.waiting.registration import NO_BROKERS, Brokers, Registration
 from magnetar.core.errors import StorageError
+from magnetar.runtime.bookkeeper.kazoo_errors import UNANSWERED
 from magnetar.runtime.bookkeeper.registry import Registry
 from magnetar.runtime.bookkeeper.shards import shard_path
 from magnetar.runtime.broker_storage import GivenUp
@@ -50,7 +52,9 @@ class Member:
         self.seen: list[Brokers] = []
         self.name_taken = threading.Event()
         self.path = path
-        self.registry = Registry(self.client, path, self.own, session_s, self.seen.append, self.name_taken.set)
+        self.registry = Registry(
+            self.client, path, self.own, session_s, self.seen.append, self.name_taken.set, lambda: hosts
+        )
 
     def sees(self, serving: str, *names: str) -> None:
         """Wait until it sees these brokers."""
@@ -171,3 +175,31 @@ def test_nodes_that_are_no_records_do_no_harm(join: Join) -> None:
     member.client.create(f"{shard_path(member.path)}/owner", b"old", makepath=True)
     member.registry.register()
     member.sees("old", "a", "?")
+
+
+def test_a_zookeeper_that_is_away_is_one_line(
+    tmp_path: Path, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However long it is away; and one when it is back."""
+    server = servers.ZooKeeper(tmp_path)
+    away = f"ZooKeeper does not answer: {server.hosts}; the broker tries to connect again until it ends"
+    member = Member(server.hosts, f"/{request.node.name}", "a")
+
+    def lines() -> list[str]:
+        return [record.getMessage() for record in caplog.records if record.name == "magnetar.broker"]
+
+    try:
+        member.registry.register()
+        member.sees("", "a")
+        server.kill()
+        eventually(lambda: away in lines(), what="the line")
+        looks = 5
+        for _ in range(looks):
+            with pytest.raises(UNANSWERED):
+                member.client.get_async("/").get(timeout=SHORT_S)
+        server.start()
+        eventually(lambda: len(lines()) > 1, what="the other line")
+        assert lines() == [away, "ZooKeeper answers again"]
+    finally:
+        member.close()
+        server.kill()
