@@ -9,34 +9,7 @@ import pytest
 
 from tests.clients.conftest import connect
 from tests.support.brokers import BrokerProcess, World, eventually
-
-
-def compact(broker: BrokerProcess, topic: str) -> None:
-    path = f"/admin/v2/{topic.replace('://', '/')}/compaction"
-    eventually(lambda: broker.rest("GET", path)["status"] != "RUNNING", within_s=20)  # one by the threshold
-    broker.rest("PUT", path)
-    eventually(lambda: broker.rest("GET", path) == {"status": "SUCCESS", "lastError": ""}, within_s=20)
-
-
-def table(client: pulsar.Client, topic: str, start: pulsar.MessageId = pulsar.MessageId.earliest) -> list[tuple]:
-    """What a reader of the compacted topic sees."""
-    reader = client.create_reader(topic, start, is_read_compacted=True)
-    rows = []
-    while reader.has_message_available():
-        message = reader.read_next(60_000)
-        rows.append((message.partition_key(), message.data()))
-    reader.close()
-    return rows
-
-
-def everything(client: pulsar.Client, topic: str) -> list[tuple]:
-    reader = client.create_reader(topic, pulsar.MessageId.earliest)
-    rows = []
-    while reader.has_message_available():
-        message = reader.read_next(60_000)
-        rows.append((message.partition_key(), message.data()))
-    reader.close()
-    return rows
+from tests.support.compaction import compact, rows
 
 
 @pytest.mark.parametrize("batching", [False, True])
@@ -60,16 +33,16 @@ def test_the_newest_of_each_key(
             producer.send_async(b"free %d" % number, lambda _result, _id: None)
             sent.append(("", b"free %d" % number))
     producer.flush()
-    assert table(client, topic) == sent  # not compacted yet
+    assert rows(client, topic) == sent  # not compacted yet
     compact(broker, topic)
     newest = {key: (key, value) for key, value in sent if key}
     kept = [row for row in sent if not row[0] or newest[row[0]] == row]
-    assert table(client, topic) == kept
-    assert everything(client, topic) == sent
+    assert rows(client, topic) == kept
+    assert rows(client, topic, compacted=False) == sent
     producer.send(b"later", partition_key="k0")
-    assert table(client, topic) == [*kept, ("k0", b"later")]
+    assert rows(client, topic) == [*kept, ("k0", b"later")]
     compact(broker, topic)
-    assert table(client, topic) == [row for row in kept if row[0] != "k0"] + [("k0", b"later")]
+    assert rows(client, topic) == [row for row in kept if row[0] != "k0"] + [("k0", b"later")]
 
 
 def test_deletions_and_the_end(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
@@ -79,10 +52,10 @@ def test_deletions_and_the_end(broker: BrokerProcess, client: pulsar.Client, top
     producer.send(None, partition_key="goes")
     compact(broker, topic)
     # The last message of the log is one that nobody who reads compacted is given: such a reader is at the end before it.
-    assert table(client, topic) == [("stays", b"a")]
+    assert rows(client, topic) == [("stays", b"a")]
     producer.send(b"c", partition_key="goes")
     compact(broker, topic)
-    assert table(client, topic) == [("stays", b"a"), ("goes", b"c")]
+    assert rows(client, topic) == [("stays", b"a"), ("goes", b"c")]
     view = client.create_table_view(topic)
     assert {key: view.get(key) for key in ("stays", "goes")} == {"stays": b"a", "goes": b"c"}
 
@@ -101,7 +74,7 @@ def test_durable_subscriptions_seeks_and_types(broker: BrokerProcess, client: pu
     messages = [again.receive(60_000) for _ in range(2)]
     assert [message.data() for message in messages] == [b"8", b"9"]
     again.acknowledge_cumulative(messages[-1])
-    assert table(client, topic, messages[0].message_id()) == [("k1", b"9")]
+    assert rows(client, topic, messages[0].message_id()) == [("k1", b"9")]
 
 
 def test_after_a_restart_and_by_its_threshold(tmp_path: Path) -> None:
@@ -117,11 +90,11 @@ def test_after_a_restart_and_by_its_threshold(tmp_path: Path) -> None:
         producer.send(b"old", partition_key="old")
         for number in range(300):
             producer.send(b"%d" % number, partition_key="hot")
-        eventually(lambda: len(table(client, topic)) < 100, within_s=20)
+        eventually(lambda: len(rows(client, topic)) < 100, within_s=20)
         broker.rest("PUT", path, 0)
         compact(broker, topic)
-        rows = [("old", b"old"), ("hot", b"299")]
-        assert table(client, topic) == rows
+        expected = [("old", b"old"), ("hot", b"299")]
+        assert rows(client, topic) == expected
         # Retention may delete everything that the subscription has acknowledged, but no row of the table.
         broker.rest("POST", f"/admin/v2/{topic.replace('://', '/')}/subscription/s/skip_all")
         stopped = time.monotonic()
@@ -129,7 +102,7 @@ def test_after_a_restart_and_by_its_threshold(tmp_path: Path) -> None:
         broker.kill()
         broker.start()
         client = connect(broker)
-        assert table(client, topic) == rows, f"after {time.monotonic() - stopped} s"
+        assert rows(client, topic) == expected, f"after {time.monotonic() - stopped} s"
         client.close()
     finally:
         world.close()
@@ -152,18 +125,18 @@ def test_who_comes_back_is_told_of_deletions(broker: BrokerProcess, client: puls
     compact(broker, topic)
     compact(broker, topic)
     told = [("b", b""), ("a", b"3")]
-    assert table(client, topic, last.message_id()) == told
+    assert rows(client, topic, last.message_id()) == told
     again = client.subscribe(topic, "s", is_read_compacted=True)
     messages = [again.receive(60_000) for _ in told]
     assert [(message.partition_key(), message.data()) for message in messages] == told
-    rows = [(key, b"1") for key in "cdef"] + [("a", b"3")]
-    assert table(client, topic) == rows, "who begins is given no deletions"
+    expected = [(key, b"1") for key in "cdef"] + [("a", b"3")]
+    assert rows(client, topic) == expected, "who begins is given no deletions"
     view = client.create_table_view(topic)
-    assert {key: view.get(key) for key in "abcdef"} == {"b": None, **dict(rows)}
+    assert {key: view.get(key) for key in "abcdef"} == {"b": None, **dict(expected)}
     reader = client.create_reader(topic, pulsar.MessageId.earliest, is_read_compacted=True)
     assert reader.read_next(60_000).partition_key() == "c"
     producer.send(None, partition_key="c")
     compact(broker, topic)
     broker.rest("PUT", f"/admin/v2/{topic.replace('://', '/')}/unload")
     messages = [reader.read_next(60_000) for _ in range(5)]
-    assert [(message.partition_key(), message.data()) for message in messages] == [*rows[1:], ("c", b"")]
+    assert [(message.partition_key(), message.data()) for message in messages] == [*expected[1:], ("c", b"")]

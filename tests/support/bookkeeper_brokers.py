@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,19 @@ class Brokers:
         for broker in self.brokers.values():
             broker.kill()
 
+    def start(self) -> "Brokers":
+        """Broker a serves, broker b waits."""
+        self["a"].start()
+        self.wait_in_line("b")
+        return self
+
+    def end(self, name: str, how: str) -> None:
+        """End a broker: it is `killed`, or `stopped` in good order."""
+        if how == "killed":
+            self[name].kill()
+        else:
+            assert self[name].stop() == 0
+
     def wait_in_line(self, name: str) -> None:
         """A broker that starts while another one serves."""
         log = self[name].log
@@ -137,6 +151,7 @@ class Publisher:
         prefix: of each message.
         pause_s: between two messages.
         patience_s: of `after`.
+        keys: the number of different keys of the messages; 0: they have none.
 
     Attributes:
         confirmed: the numbers.
@@ -153,11 +168,12 @@ class Publisher:
         prefix: str = "",
         pause_s: float = 0.0,
         patience_s: float = 60,
+        keys: int = 0,
     ) -> None:
         self.confirmed: list[int] = []
         self.failed: list[str] = []
         self.moments: list[float] = []
-        self._prefix, self._pause_s, self._patience_s = prefix, pause_s, patience_s
+        self._prefix, self._pause_s, self._patience_s, self._keys = prefix, pause_s, patience_s, keys
         self._stop = threading.Event()
         self._client = connect(url)
         self._producer = self._client.create_producer(
@@ -169,8 +185,9 @@ class Publisher:
     def _run(self) -> None:
         number = 0
         while not self._stop.wait(self._pause_s):
+            key = f"k{number % self._keys}" if self._keys else None
             try:
-                self._producer.send(f"{self._prefix}{number}".encode())
+                self._producer.send(f"{self._prefix}{number}".encode(), partition_key=key)
             except pulsar.PulsarException as error:
                 self.failed.append(str(error))
                 return
@@ -193,7 +210,77 @@ class Publisher:
         assert not self.failed
 
     def close(self) -> None:
+        """End it; once is enough."""
+        if self._stop.is_set():
+            return
         self._stop.set()
         self._thread.join(60)
         assert not self._thread.is_alive()
+        self._client.close()
+
+
+class Stream:
+    """Sends numbers without waiting for their receipts, the number as sequence id, and knows which are confirmed.
+
+    Args:
+        url: of the cluster.
+        topic: to which it publishes.
+        name: of the producer, and the prefix of each message.
+        unanswered_max: messages that wait for their receipts.
+    """
+
+    def __init__(self, url: str, name: str, *, topic: str = TOPIC, unanswered_max: int = 50) -> None:
+        self.name = name
+        self.confirmed: set[int] = set()
+        self.failed: list[str] = []
+        self.sent = 0
+        self._room = threading.Semaphore(unanswered_max)
+        self._stop = threading.Event()
+        self._client = connect(url)
+        self._producer = self._client.create_producer(
+            topic, producer_name=name, batching_enabled=False, send_timeout_millis=0
+        )
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def text(self, number: int) -> str:
+        """A message."""
+        return f"{self.name}-{number}"
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            if not self._room.acquire(timeout=0.1):
+                continue
+            number = self.sent
+            self.sent += 1
+            self._producer.send_async(self.text(number).encode(), partial(self._told, number), sequence_id=number)
+
+    def _told(self, number: int, result: pulsar.Result, _id: object) -> None:
+        if result == pulsar.Result.Ok:
+            self.confirmed.add(number)
+        else:
+            self.failed.append(f"{self.text(number)}: {result}")
+        self._room.release()
+
+    def after(self, count: int) -> None:
+        """Wait until so many more are confirmed."""
+        wanted = len(self.confirmed) + count
+        eventually(
+            lambda: self.failed or len(self.confirmed) >= wanted, within_s=60, what=f"{count} more of {self.name}"
+        )
+        assert not self.failed
+
+    def finish(self) -> list[str]:
+        """Send no more, and wait until all are confirmed; what was sent."""
+        self._stop.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+        eventually(lambda: self.failed or len(self.confirmed) == self.sent, within_s=60, what=f"all of {self.name}")
+        assert not self.failed
+        return [self.text(number) for number in range(self.sent)]
+
+    def close(self) -> None:
+        """End it."""
+        self._stop.set()
+        self._thread.join(60)
         self._client.close()

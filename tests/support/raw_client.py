@@ -55,10 +55,11 @@ def raw(broker: BrokerProcess) -> Iterator[Raw]:
         client.socket.close()
 
 
-def open_producer(client: Raw, topic: str) -> None:
+def open_producer(client: Raw, topic: str, name: str | None = None) -> None:
     """CONNECT and PRODUCER."""
     assert client.handshake().type == 3  # type: ignore[union-attr]
-    client.send(pb.BaseCommand(type=5, producer=pb.CommandProducer(topic=topic, producer_id=1, request_id=1)))
+    producer = pb.CommandProducer(topic=topic, producer_id=1, request_id=1, producer_name=name)
+    client.send(pb.BaseCommand(type=5, producer=producer))
     assert client.answer().type == 17  # type: ignore[union-attr]
 
 

@@ -49,3 +49,9 @@ def brokers(cluster: BookKeeperCluster, tmp_path: Path, request: pytest.FixtureR
     made = Brokers(tmp_path, cluster, f"/magnetar/{request.node.name}")
     yield made
     made.close()
+
+
+@pytest.fixture
+def serving(brokers: Brokers) -> Brokers:
+    """Broker a serves, broker b waits."""
+    return brokers.start()

@@ -22,8 +22,7 @@ pytestmark = pytest.mark.timeout(600)
 @pytest.mark.parametrize("how", ["killed", "stopped"])
 def test_another_broker_takes_over_under_load(brokers: Brokers, how: str) -> None:
     """Every confirmed number is stored once, in order; a consumer goes on where it was."""
-    brokers["a"].start()
-    brokers.wait_in_line("b")
+    brokers.start()
     publisher = Publisher(brokers.url)
     publisher.after(100)
     client = connect(brokers.url)
@@ -38,10 +37,7 @@ def test_another_broker_takes_over_under_load(brokers: Brokers, how: str) -> Non
         return str(cursors["s"]["markDeletePosition"])
 
     eventually(lambda: acknowledged().endswith(":49"), what="fifty acknowledgements have come")
-    if how == "killed":
-        brokers["a"].kill()
-    else:
-        assert brokers["a"].stop() == 0
+    brokers.end("a", how)
     publisher.after(100)
     brokers["b"].await_ready()
     publisher.close()

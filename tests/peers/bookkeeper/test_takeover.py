@@ -1,14 +1,27 @@
 """Brokers of one cluster whose log is on real bookies: one serves, another takes over. Official clients follow."""
 
+import contextlib
 import os
+import random
+import re
 import shutil
 import signal
+import sys
+import threading
+import time
 
+import pulsar
 import pytest
 
+from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.metadata import build
+from tests.support.acknowledged import Place, place
 from tests.support.apache_bookkeeper.kit import BookKeeperCluster
-from tests.support.bookkeeper_brokers import TOPIC, Brokers, connect, numbers
-from tests.support.brokers import eventually
+from tests.support.bookkeeper_brokers import TOPIC, Brokers, Stream, connect, numbers, stored
+from tests.support.brokers import BrokerProcess, eventually
+from tests.support.raw_client import metadata, open_producer, raw, send
+
+OTHER = "persistent://public/default/other"
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -33,28 +46,127 @@ def test_a_folder_can_be_deleted_between_two_starts(brokers: Brokers) -> None:
     client.close()
 
 
-def test_a_broker_that_was_paused_confirms_nothing_and_stops(brokers: Brokers) -> None:
-    brokers["a"].start()
-    brokers.wait_in_line("b")
-    client = connect(brokers["a"].url)
-    client.create_producer(TOPIC, batching_enabled=False).send(b"0")
-    paused = brokers["a"].process
-    assert paused is not None
-    paused.send_signal(signal.SIGSTOP)
-    brokers["b"].await_ready()
-    latter = connect(brokers["b"].url)
-    latter.create_producer(TOPIC, batching_enabled=False).send(b"1")
-    paused.send_signal(signal.SIGCONT)
-    assert paused.wait(20) == 1
-    assert "the broker stops" in brokers["a"].log.read_text()
-    latter.close()
-    assert numbers(brokers["b"].url) == [0, 1]
-    client.close()
+def test_a_broker_that_is_stopped_for_half_a_minute(brokers: Brokers) -> None:
+    """At a random moment under load. When it continues it answers nothing that came meanwhile, and ends."""
+    seed = random.SystemRandom().randrange(1 << 32)
+    sys.stdout.write(f"seed {seed}\n")
+    brokers.start()
+    with contextlib.ExitStack() as stack:
+        asked = stack.enter_context(raw(brokers["a"]))
+        open_producer(asked, OTHER, "p")
+        answer = send(asked, 0, build(metadata(), b"before"))
+        assert answer is not None
+        assert answer.type == pb.SEND_RECEIPT
+        former = Stream(brokers.url, "former")
+        stack.callback(former.close)
+        consumed = Consumed(brokers.url)
+        stack.callback(consumed.close)
+        former.after(random.Random(seed).randrange(1, 2_000))
+        paused = brokers["a"].process
+        assert paused is not None
+        paused.send_signal(signal.SIGSTOP)
+        until = time.monotonic() + 30
+        stack.callback(paused.send_signal, signal.SIGCONT)
+        # It waits in the socket of the stopped broker.
+        asked.send(
+            pb.BaseCommand(type=pb.SEND, send={"producer_id": 1, "sequence_id": 1}), build(metadata(), b"meanwhile")
+        )
+        brokers["b"].await_ready()
+        latter = Stream(brokers["b"].url, "latter")
+        stack.callback(latter.close)
+        latter.after(200)
+        written = len(brokers["a"].log.read_text())
+        time.sleep(max(0.0, until - time.monotonic()))
+        paused.send_signal(signal.SIGCONT)
+        assert asked.answer() is None, "a broker that was stopped answers"
+        assert paused.wait(20) == 1
+        last = brokers["a"].log.read_text()[written:]
+        assert "Traceback" not in last
+        (line,) = [line for line in last.splitlines() if " CRITICAL " in line]
+        assert re.search(r"the broker stops: ZooKeeper has not confirmed for 2\.7 s that \S+ is its own$", line), line
+        # Its clients continue with the other broker.
+        former.after(200)
+        sent = former.finish() + latter.finish()
+        found = stored(brokers["b"].url, TOPIC)
+        for one in (former, latter):
+            assert [text for text in found if text.startswith(one.name)] == [
+                one.text(number) for number in range(one.sent)
+            ]
+        assert len(found) == len(sent)
+        eventually(
+            lambda: consumed.failed or consumed.places.keys() >= set(sent), within_s=60, what="everything is consumed"
+        )
+        assert not consumed.failed
+        assert consumed.places.keys() == set(sent)
+        assert {text: len(places) for text, places in consumed.places.items() if len(places) > 1} == {}, "stored twice"
+        assert stored(brokers["b"].url, OTHER) == ["before"]
+
+
+class Consumed:
+    """An official client that consumes `TOPIC` and acknowledges it: where each message came from."""
+
+    def __init__(self, url: str) -> None:
+        self.places: dict[str, set[Place]] = {}
+        self.failed: list[str] = []
+        self._stop = threading.Event()
+        self._client = connect(url)
+        self._consumer = self._client.subscribe(TOPIC, "s", initial_position=pulsar.InitialPosition.Earliest)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                message = self._consumer.receive(200)
+                self._consumer.acknowledge(message)
+            except pulsar.Timeout:
+                continue
+            except pulsar.PulsarException as error:
+                self.failed.append(str(error))
+                return
+            self.places.setdefault(message.data().decode(), set()).add(place(message))
+
+    def close(self) -> None:
+        """End it."""
+        self._stop.set()
+        self._thread.join(60)
+        self._client.close()
+
+
+def test_a_takeover_that_is_killed(brokers: Brokers) -> None:
+    """Each broker dies once while it recovers the log of the other one; then one of them serves, and nothing is lost."""
+    brokers.start()
+    stream = Stream(brokers.url, "p")
+    try:
+        stream.after(1_000)
+        brokers["a"].kill()
+        for dies, waits in ("ba", "ab"):
+            _kill_while_it_recovers(brokers[dies])
+            brokers[waits].log.unlink()
+            brokers[waits].launch()
+        # Each waits until ZooKeeper has ended the session of the broker that died.
+        brokers["b"].await_ready()
+        stream.after(200)
+        sent = stream.finish()
+        assert stored(brokers["b"].url, TOPIC) == sent
+        assert "Traceback" not in brokers["b"].log.read_text()
+    finally:
+        stream.close()
+
+
+def _kill_while_it_recovers(broker: BrokerProcess) -> None:
+    """SIGKILL when its log says that it takes over; it has not said that it is ready."""
+    eventually(lambda: "takes over: it recovers the log" in broker.log.read_text(), within_s=60, every_s=0.001)
+    process = broker.process
+    assert process is not None
+    assert process.stdout is not None
+    process.kill()
+    assert b" ready " not in process.stdout.read(), "it was ready already"
+    broker.kill()
 
 
 def test_a_broker_that_waits_can_be_stopped(brokers: Brokers) -> None:
-    brokers["a"].start()
-    brokers.wait_in_line("b")
+    brokers.start()
     assert brokers["b"].stop() == 0
     assert "Traceback" not in brokers["b"].log.read_text()
 

@@ -4,7 +4,6 @@ import http.client
 import json
 import re
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +21,9 @@ pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture
-def brokers(cluster: BookKeeperCluster, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Brokers]:
+def brokers(brokers: Brokers) -> Brokers:
     """Broker a serves, broker b waits."""
-    made = Brokers(tmp_path, cluster, f"/magnetar/{request.node.name}")
-    made["a"].start()
-    made.wait_in_line("b")
-    yield made
-    made.close()
+    return brokers.start()
 
 
 class Row(pulsar.schema.Record):
