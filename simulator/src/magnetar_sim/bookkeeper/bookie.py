@@ -168,6 +168,12 @@ class Bookie:
                 self._answer_poll(poll)
                 return
 
+    @property
+    def memory(self) -> int:
+        """Bytes of the entries that it has not answered."""
+        waiting = [request.body for request, _ in self._waiting if isinstance(request, AddEntry)]
+        return sum(map(len, waiting)) + sum(len(record.body) for record in self._queue)
+
     def _key_fits(self, request: Request) -> bool:
         """Whether a request that needs the key of the ledger has it. The first one fixes it."""
         if not isinstance(request, AddEntry) and not (isinstance(request, ReadEntry) and request.fence):

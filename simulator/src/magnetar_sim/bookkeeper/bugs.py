@@ -1,7 +1,8 @@
 """Planted bugs of the ledger client: each leaves out one rule of the real code; a world has to notice.
 
-docs/design/bookkeeper.md says of each rule which bug leaves it out. Two bugs are in counterparts: `recovery_by_v2` in that of the
-connections, and `wiped_under_its_name` in the bookie, because an operator has to keep that rule.
+docs/design/bookkeeper.md says of each rule which bug leaves it out. Three bugs are in counterparts: `recovery_by_v2` and
+`bytes_not_bounded` in that of the connections, and `wiped_under_its_name` in the bookie, because an operator has to keep that
+rule.
 
 Two more rules cannot be broken visibly here. A recovery asks another bookie after a while. But it asks the next one after each
 negative answer, too, and with as many hung bookies as it can bear that is enough. A ledger that another client has closed with
@@ -9,7 +10,7 @@ other values was not closed by its writer. But a writer closes when it has confi
 `tests/unit/bookkeeper/ledgers` has both.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Final, NamedTuple
 
@@ -33,6 +34,7 @@ from magnetar.bookkeeper.protocol.messages import (
     Response,
 )
 from magnetar_sim.bookkeeper.bookie import Bookie
+from magnetar_sim.bookkeeper.clients import Client
 from magnetar_sim.host.patches import Patches, patched
 
 L: Final = "magnetar.bookkeeper.ledgers."
@@ -382,6 +384,11 @@ def _unverified(self: EntryCodec, entry: int, body: bytes) -> Stored:
 # -------------------------------------------------------------------------------------------------------- what is outside
 
 
+def _always_room(_client: Client, _bookies: Iterable[BookieId]) -> bool:
+    """A writer waits only for its ack quorum, however much another bookie has not answered."""
+    return True
+
+
 def _innocent(self: Bookie, *, knows: bool) -> None:
     """A bookie that has lost its disk comes back under its old name, as if it had never had an entry."""
     _wipe(self, knows=False)
@@ -418,6 +425,7 @@ BUGS: Final[dict[str, Bug]] = {
     "key_ignored": Bug("keys", {W + "answered": _key_ignored}),
     "busy_is_dead": Bug("quiet", {W + "answered": _busy_is_dead}),
     "busy_not_again": Bug("quiet", {A + "again": lambda self, bookie, entry: []}),
+    "bytes_not_bounded": Bug("quiet", {"magnetar_sim.bookkeeper.world.has_room": _always_room}),
     "header_ahead": Bug("", {A + "add": _header_ahead}),
     "no_explicit_lac": Bug("quiet", {W + "_explicit_lac": _no_explicit_lac}),
     "unfenced_reads": Bug("fences", {L + "recovery.ReadEntry": _only_first_fences}),

@@ -1,8 +1,9 @@
 """Clients in a world: each has its own view of the bookies and its own connections, and hosts machines."""
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from magnetar.bookkeeper.ledgers.bookies import Bookies
 from magnetar.bookkeeper.ledgers.effects import Effect, ReadMetadata, Send, UpdateMetadata
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
     from magnetar.bookkeeper.ledgers.metadata import Versioned
     from magnetar_sim.bookkeeper.world import World
+
+CLIENT_BYTES_MAX: Final = 1_000
+"""Of entries that a bookie has not answered, where bookies have little memory."""
 
 Machine = LedgerWriter | LedgerReader | LedgerRecovery
 
@@ -35,20 +39,21 @@ class Connection:
         session: its number; no other connection has it.
         incarnation: of the bookie that it leads to.
         alive: neither end has closed it.
-        outstanding: (host, number) that wait for an answer.
-        unnumbered: the same of requests of version 2, by entry: an answer to one names nothing else, so it goes to the first one.
+        outstanding: (host, number) that wait for an answer, and the bytes of each.
+        unnumbered: the first part of the same for requests of version 2, by entry. An answer to one names nothing else, so it
+            goes to the first one.
     """
 
     bookie: BookieId
     session: int
     incarnation: int
     alive: bool = True
-    outstanding: dict[tuple["Host", int], None] = field(default_factory=dict)
+    outstanding: dict[tuple["Host", int], int] = field(default_factory=dict)
     unnumbered: dict[int, list[tuple["Host", int]]] = field(default_factory=dict)
 
     def asks(self, key: tuple["Host", int], request: Request) -> None:
         """A request is sent."""
-        self.outstanding[key] = None
+        self.outstanding[key] = len(request.body) if isinstance(request, AddEntry) else 0
         if isinstance(request, AddEntry) and not numbered(request):
             self.unnumbered.setdefault(request.entry, []).append(key)
 
@@ -57,6 +62,14 @@ class Connection:
         if isinstance(request, AddEntry) and not numbered(request) and (waiting := self.unnumbered.get(request.entry)):
             return waiting.pop(0)
         return key
+
+
+def has_room(client: "Client", bookies: Iterable[BookieId]) -> bool:
+    """Whether these have answered enough of what a process sent. See `bookkeeper.network.connection.Connections.has_room`."""
+    waiting = Counter[BookieId]()
+    for connection in client.connections.values():
+        waiting[connection.bookie] += sum(connection.outstanding.values())
+    return all(waiting[bookie] < CLIENT_BYTES_MAX for bookie in bookies)
 
 
 class Client:

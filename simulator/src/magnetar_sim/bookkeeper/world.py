@@ -15,6 +15,7 @@ What is checked (the model is `appended` and `confirmed`, two lines of a log tha
                         confirms everything; readers find out
     no needless change  bookies that have too much to do are not replaced
     no repair           a bookie that is gone is replaced before BookKeeper's repair would fence the writer for it
+    enough memory       no bookie gets more than it has memory for, however slow it is
     own answers         a recovery never takes an answer to the writer for its own
 """
 
@@ -43,7 +44,7 @@ from magnetar.bookkeeper.ledgers.writer import LedgerWriter, WriterLimits
 from magnetar.bookkeeper.protocol.entries import DamagedEntry, EntryCodec
 from magnetar.bookkeeper.protocol.messages import LAST_ENTRY, ReadEntry, Request, Response
 from magnetar_sim.bookkeeper.bookie import Bookie
-from magnetar_sim.bookkeeper.clients import Client, Connection, Host
+from magnetar_sim.bookkeeper.clients import Client, Connection, Host, has_room
 from magnetar_sim.bookkeeper.store import Store
 
 LEDGER: Final = 7
@@ -57,6 +58,9 @@ SESSION_S: Final = 0.3
 
 REPAIR_S: Final = 30.0
 """After this time AutoRecovery recovers an open ledger whose last segment names a bookie that is gone."""
+
+BOOKIE_BYTES: Final = 2_500
+"""The memory of a bookie of a quiet world, for entries that are not on its disk."""
 
 IN_TIME_S: Final = 2.5
 """What does not wait for time-outs ends in less: that separates a hung bookie that is waited for from one that is not."""
@@ -77,8 +81,8 @@ QUORUMS: Final = (
 
 KINDS: Final = ("mixed", "changes", "fences", "quiet", "mixed", "changes", "recoveries", "keys", "one process")
 """The kind of a world, by its seed. changes: bookies fail while entries are written; fences: bookies restart while they fence;
-quiet: they are only slow or busy; recoveries: several, which die at any step; keys: bookies get another key for the ledger; one
-process: the writer's process recovers its own ledger, while its adds are under way."""
+quiet: they are only slow or busy, and have little memory; recoveries: several, which die at any step; keys: bookies get another
+key for the ledger; one process: the writer's process recovers its own ledger, while its adds are under way."""
 
 OTHER_KEY: Final = b"of another password "
 """A master key that is not that of the ledger."""
@@ -115,6 +119,7 @@ class World:
         self.store_trouble = 0.0
         # Disks that were lost or damaged; more than the ack quorum less one may lose what was confirmed.
         self.lossy: set[BookieId] = set()
+        self.were_busy: set[BookieId] = set()
         # Bookies that do not come back.
         self.lost: set[BookieId] = set()
         self.reused_allowed = self.reused = False
@@ -229,6 +234,10 @@ class World:
                 if self.trace is not None:
                     self.say(f"{host.client.name} -> {bookie} #{number} {_brief(request)}")
                 there.receive(request, reply)
+                counts = self.store.now.metadata.state is LedgerState.OPEN and bookie not in self.were_busy
+                if self.quiet_changes and counts:
+                    # Recoveries have limits of their own. What a busy bookie refused is sent again whether there is room or not.
+                    assert there.memory < BOOKIE_BYTES, f"{bookie} runs out of memory"
                 if isinstance(request, ReadEntry) and request.previous_lac is not None:
                     self.after(request.timeout_ms / 1000, lambda: there.poll_over(reply))
 
@@ -406,6 +415,8 @@ class World:
             self._append()
 
     def _append(self) -> None:
+        if self.kind == "quiet" and not has_room(self.writer.client, self.store.now.metadata.segments[-1].ensemble):
+            return
         if self.writer.client.alive and self.writing.ending is None and self.writing.room and not self.closing:
             payload = b"%d-" % len(self.appended) + b"x" * self.rng.randrange(9)
             self.appended.append(payload)
@@ -517,6 +528,7 @@ class World:
         """A bookie has too much to do."""
         bookie = self._some_bookie()
         bookie.busy = True
+        self.were_busy.add(BookieId(bookie.name))
         self.after(self.rng.random() * 0.3, lambda: setattr(bookie, "busy", False))
 
     def act_broken(self) -> None:
