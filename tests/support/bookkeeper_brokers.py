@@ -227,13 +227,17 @@ class Stream:
         topic: to which it publishes.
         name: of the producer, and the prefix of each message.
         unanswered_max: messages that wait for their receipts.
+        pause_s: between two messages.
     """
 
-    def __init__(self, url: str, name: str, *, topic: str = TOPIC, unanswered_max: int = 50) -> None:
+    def __init__(
+        self, url: str, name: str, *, topic: str = TOPIC, unanswered_max: int = 50, pause_s: float = 0.0
+    ) -> None:
         self.name = name
         self.confirmed: set[int] = set()
         self.failed: list[str] = []
         self.sent = 0
+        self._pause_s = pause_s
         self._room = threading.Semaphore(unanswered_max)
         self._stop = threading.Event()
         self._client = connect(url)
@@ -248,7 +252,7 @@ class Stream:
         return f"{self.name}-{number}"
 
     def _run(self) -> None:
-        while not self._stop.is_set():
+        while not self._stop.wait(self._pause_s):
             if not self._room.acquire(timeout=0.1):
                 continue
             number = self.sent

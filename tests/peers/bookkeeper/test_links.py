@@ -11,10 +11,12 @@ from typing import Any
 import pulsar
 import pytest
 
+from tests.support.acknowledged import durably_acknowledged
 from tests.support.apache_bookkeeper.kit import BookKeeperCluster
 from tests.support.bookkeeper_brokers import Publisher, connect, stored
 from tests.support.brokers import BrokerProcess, eventually, free_port
 from tests.support.pipelines import Pipeline
+from tests.support.receiving import nothing_more
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.spark]
 
@@ -96,12 +98,13 @@ class Clusters:
         for broker in self.brokers.values():
             broker.kill()
 
+    def line(self, *words: str) -> list[str]:
+        """A command line of `magnetar` with the file of the pipeline."""
+        return [sys.executable, "-m", "magnetar", *words, "-c", str(self.config)]
+
     def command(self, *words: str) -> str:
-        """What `magnetar` prints with the file of the pipeline."""
-        done = subprocess.run(
-            [sys.executable, "-m", "magnetar", *words, "-c", str(self.config)],
-            capture_output=True, text=True, timeout=240, check=False,
-        )  # fmt: skip
+        """What a command prints."""
+        done = subprocess.run(self.line(*words), capture_output=True, text=True, timeout=240, check=False)
         assert done.returncode == 0, done.stderr[-2000:]
         return done.stdout
 
@@ -183,3 +186,66 @@ def test_links_in_both_directions_continue_over_a_takeover(clusters: Clusters) -
     clusters.command("verify", TOPIC)
     assert clusters.pipeline.process is not None
     assert clusters.pipeline.process.poll() is None
+
+
+def test_a_planned_failover_continues_over_a_takeover(clusters: Clusters) -> None:
+    """There and back; the broker of west that serves is killed when the source is fenced. Nothing is lost or comes twice."""
+    clusters.start()
+    client = connect(clusters.west)
+    elsewhere = connect(clusters["east"].url)
+    producers = [
+        one.create_producer(TOPIC, producer_name=name, batching_enabled=False, send_timeout_millis=0)
+        for one, name in ((client, "from-west"), (elsewhere, "from-east"))
+    ]
+    consumer = client.subscribe(
+        TOPIC, "s", initial_position=pulsar.InitialPosition.Earliest, replicate_subscription_state_enabled=True
+    )
+    sent: list[str] = []
+    seen: list[str] = []
+
+    def publish() -> None:
+        for _ in range(10):
+            for producer in producers:
+                sent.append(f"{len(sent)}")
+                producer.send(sent[-1].encode())
+
+    def receive() -> None:
+        while len(seen) < len(sent):
+            message = consumer.receive(120_000)
+            seen.append(message.data().decode())
+            consumer.acknowledge(message)
+
+    publish()
+    receive()
+    eventually(lambda: backlog(clusters["east"]) >= 0, within_s=60, what="the subscription is in east")
+    for source, target, dies, takes_over in (("west", "east", "a", "b"), ("east", "west", "b", "a")):
+        publish()
+        receive()
+        serving = clusters[dies if source == "west" else "east"]
+        eventually(lambda serving=serving: backlog(serving) == 0, within_s=60, what=f"all is acknowledged in {source}")
+        durably_acknowledged(serving, TOPIC, "s")
+        words = ("failover", TOPIC, "s", "--from", source, "--to", target, "--timeout", "120")
+        with subprocess.Popen(
+            clusters.line(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as running:
+            assert running.stdout is not None
+            printed = [next(line for line in running.stdout if line.startswith(f"fenced in {source}"))]
+            clusters[dies].kill()
+            publish()  # what comes now is for the target
+            rest, errors = running.communicate(timeout=240)
+            printed += rest.splitlines()
+        assert running.returncode == 0, (printed, errors)
+        assert printed[-1].startswith(f"active in {target}: 0 messages re-delivered, 0 skipped"), printed
+        clusters[takes_over].await_ready()
+        publish()
+        receive()
+        clusters[dies].log.unlink()
+        clusters[dies].launch()
+        eventually(lambda dies=dies: "waits to take over" in clusters[dies].log.read_text(), within_s=60)
+    for name in ("a", "east"):
+        eventually(lambda name=name: backlog(clusters[name]) == 0, within_s=60, what=f"all is acknowledged at {name}")
+    assert nothing_more(consumer)
+    assert sorted(seen) == sorted(sent)
+    assert sorted(stored(clusters["a"].url, TOPIC)) == sorted(stored(clusters["east"].url, TOPIC)) == sorted(sent)
+    client.close()
+    elsewhere.close()

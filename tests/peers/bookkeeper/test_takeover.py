@@ -72,7 +72,7 @@ def test_a_broker_that_is_stopped_for_half_a_minute(brokers: Brokers) -> None:
             pb.BaseCommand(type=pb.SEND, send={"producer_id": 1, "sequence_id": 1}), build(metadata(), b"meanwhile")
         )
         brokers["b"].await_ready()
-        latter = Stream(brokers["b"].url, "latter")
+        latter = Stream(brokers["b"].url, "latter", pause_s=0.005)  # half a minute is long: all of it is read again
         stack.callback(latter.close)
         latter.after(200)
         written = len(brokers["a"].log.read_text())
