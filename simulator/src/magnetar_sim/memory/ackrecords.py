@@ -98,6 +98,7 @@ class Acked:
     Attributes:
         may: messages that may count as acknowledged there (of a replicated one in exact mode: see `Shared.may`).
         machine: the broker's object, to notice a new one.
+        lost: a start did not find it: the broker died before it was stored. What was read of it is on the disk.
         delivered: messages that were sent to a consumer there, since the calm.
         late: messages that were about to be deleted when the subscription was made or moved.
         expired: messages that the operator's expiry passed.
@@ -113,6 +114,7 @@ class Acked:
 
     may: set[int] = field(default_factory=set)
     machine: "Subscription | None" = None
+    lost: bool = False
     delivered: set[int] = field(default_factory=set)
     late: set[int] = field(default_factory=set)
     expired: set[int] = field(default_factory=set)

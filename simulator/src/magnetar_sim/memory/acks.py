@@ -398,7 +398,7 @@ class Acks(Observer):
             if at == cluster.name and truth.machine is not None:
                 found = broker.topics.get(text)
                 if found is not None and name not in found.subscriptions:
-                    truth.machine = None
+                    truth.machine, truth.lost = None, loaded
                     self._former.deleted((at, text, name), truth)
                     self.all(text, name).given_up = True
                     self.context.count("subscription given up")
@@ -444,7 +444,8 @@ class Acks(Observer):
             return
         # A seek of a former subscription hides no update from this one (docs/design/snapshots.md#former-seeks).
         truth.snapshot = replace(truth.snapshot, seek=None, sure=None, latest=None)
-        truth.may = set(shared.acked) if by_update or self.context.mode == "mixed" else set()
+        again, truth.lost = truth.may if by_update and truth.lost else set(), False
+        truth.may = again.union(shared.acked) if by_update or self.context.mode == "mixed" else set()
         # Updates that made it, or were on their way from the disk to the broker meanwhile.
         truth.may.update(*(one.may for one in truth.coming))
         if by_update:
@@ -612,7 +613,11 @@ class Acks(Observer):
                     for name in self.context.names
                 }
                 for hearer in owed:
-                    owed[hearer] &= set().union(*(known[source] for source in self.context.sources(hearer)))
+                    # What a cluster knows from its time in snapshot mode may never cross a one-way link
+                    # (docs/replicated-subscriptions.md).
+                    mixed = self.context.mode == "mixed"
+                    sources = self.context.peers(hearer) if mixed else self.context.sources(hearer)
+                    owed[hearer] &= set().union(*(known[source] for source in sources))
                     if (cluster, hearer) in self.context.routes:
                         shared.waits[cluster, key, hearer] = owed[hearer] - known[hearer]
 
