@@ -168,6 +168,9 @@ class BookieServer(Jvm):
         hosts: of ZooKeeper.
         settings: more lines of its configuration.
         properties: more properties of its JVM.
+
+    Attributes:
+        returned: whether it was started again, and `BookKeeperCluster.heal` has not looked after it since then.
     """
 
     def __init__(
@@ -182,6 +185,8 @@ class BookieServer(Jvm):
         self.number = number
         self.port, self.http_port = free_port(), free_port()
         self.settings = dict(settings)
+        self.returned = False
+        self._began = False
         self._hosts = hosts
         self._properties = dict(properties or {})
 
@@ -193,6 +198,7 @@ class BookieServer(Jvm):
     def start(self, *, wait: bool = True) -> None:
         """Start it, and wait until it serves; raises PeerError when it does not in time."""
         jars = fetch()
+        self.returned, self._began = self._began, True
         self.prepare()
         (self.folder / "bookie.conf").write_text(self.configuration())
         limits = ["-Xms64m", f"-Xmx{HEAP}", f"-XX:MaxDirectMemorySize={DIRECT}"]
@@ -324,12 +330,13 @@ class BookKeeperCluster:
                 bookie.freeze(False)
         for bookie in self.bookies:
             bookie.await_(bookie.serves, START_S)
-            if bookie.hung or self._zookeeper_was_away:
+            if bookie.hung or bookie.returned or self._zookeeper_was_away:
                 # Its node may be that of a session that ends soon, or has ended at ZooKeeper only just. A bookie that becomes
                 # read-only deletes the node, and makes it again afterwards, each time by a session that lives.
                 bookie.read_only()
             bookie.read_only(False)
             bookie.await_(partial(self.registered, bookie), START_S)
+            bookie.returned = False
         self._zookeeper_was_away = False
 
     def start_zookeeper(self) -> None:

@@ -637,11 +637,9 @@ class Connections:
                 await self._bookies[id_].room()
 
     def problem(self, bookies: Iterable[BookieId]) -> str:
-        """The problem of the first of these bookies that has one; empty: none is known."""
-        for id_ in bookies:
-            if id_ in self._bookies and self._bookies[id_].problem:
-                return f"bookie {id_}: {self._bookies[id_].problem}"
-        return ""
+        """The problems of these bookies, in one line; empty: none is known."""
+        known = (self._bookies[id_] for id_ in bookies if id_ in self._bookies)
+        return "; ".join(f"bookie {bookie.id}: {bookie.problem}" for bookie in known if bookie.problem)
 
     def keep(self, bookies: Iterable[BookieId]) -> None:
         """Forget bookies other than these that have no requests under way: names change with every start in some clusters."""

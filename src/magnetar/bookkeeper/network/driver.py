@@ -26,7 +26,7 @@ from magnetar.bookkeeper.network.errors import (
     TooFewBookies,
     ZooKeeperError,
 )
-from magnetar.bookkeeper.network.zookeeper import ZooKeeper
+from magnetar.bookkeeper.network.zookeeper import RegisteredBookies, ZooKeeper
 from magnetar.bookkeeper.protocol.entries import EntryCodec
 from magnetar.bookkeeper.protocol.messages import Code, EntryAdded, Response
 
@@ -189,9 +189,20 @@ _ERRORS: Final[dict[Ending, type[BookKeeperError]]] = {
 
 def error_of(ledger: int, finished: Finished, outside: Outside) -> BookKeeperError:
     """The error of a machine that has finished, with what is known of its bookies."""
-    problem = outside.connections.problem(finished.metadata.metadata.segments[-1].ensemble)
+    ensemble = finished.metadata.metadata.segments[-1].ensemble
+    reasons = [f"ledger {ledger}: {finished.ending.value}"]
     # A bookie that does not answer explains nothing else.
-    explains = finished.ending in (Ending.NO_BOOKIES, Ending.UNDECIDABLE, Ending.UNAUTHORISED)
-    return _ERRORS[finished.ending](
-        f"ledger {ledger}: {finished.ending.value}" + (f"; {problem}" if problem and explains else "")
-    )
+    if finished.ending in (Ending.NO_BOOKIES, Ending.UNDECIDABLE, Ending.UNAUTHORISED):
+        for bookie in ensemble:
+            reason = outside.connections.problem([bookie])
+            if not reason and finished.ending is Ending.NO_BOOKIES:
+                reason = _absence(bookie, outside.zookeeper.bookies)
+            reasons.append(reason)
+    return _ERRORS[finished.ending]("; ".join(filter(None, reasons)))
+
+
+def _absence(bookie: BookieId, registered: RegisteredBookies) -> str:
+    """Why a bookie without a known problem takes no entries; empty: it should."""
+    if bookie in registered.read_only:
+        return f"bookie {bookie}: it is read-only, as with a full disk"
+    return "" if bookie in registered.writable else f"bookie {bookie}: it is not registered in ZooKeeper"

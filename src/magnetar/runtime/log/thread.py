@@ -163,6 +163,7 @@ class LogThread:
         self._state: ThreadState | None = None
         self._taken_bytes = 0
         self._copying = False
+        self._no_room = ""
         self.cycles = 0
         self.steps = 0
         """Changes when the thread has had the interpreter, see `runtime.interpreter.gil_yield`."""
@@ -537,6 +538,7 @@ class LogThread:
         logger.error("%s (segment %d); nothing is accepted until it can be", broken, self._log.segment)
         self._log.fail(sync_failed=sync_failed)
         self._background.abandon()
+        self._no_room = ""
         self._refuse(self._in_flight(), broken)
         attempt = 0
         while True:
@@ -577,7 +579,10 @@ class LogThread:
         try:
             return self._background.make_room()
         except OSError as error:
-            logger.warning("space in the log cannot be freed: %s", error.strerror or error)
+            reason = error.strerror or str(error)
+            if reason != self._no_room:  # it is tried every second or two, for as long as nothing changes
+                logger.warning("space in the log cannot be freed: %s", reason)
+            self._no_room = reason
             self._log.fail(sync_failed=True)
             self._background.abandon()
             # Each attempt begins a segment; the empty ones of those before must not pile up.

@@ -1,8 +1,9 @@
 """The states of a broker in a file of `storage.files`: all keys are in memory, a group of transactions is one append.
 
 When the file has grown to several times its snapshot, a new one is written and takes its name. After a failed append it is
-unknown what of it is stored. So a new file without the failed transactions is written, and only when that has taken the name of
-the old one are they reported as failed. Until then everything waits.
+unknown what of it is stored. So a new file without the failed transactions is written. Only when that has taken the name of the
+old one they are appended once more: BookKeeper's own repair may have closed a ledger that was idle. If that fails, too, they are
+reported as failed, after another new file has the name. Until then everything waits.
 
 Not thread-safe, except `load`.
 """
@@ -28,6 +29,10 @@ GROWTH: Final = 4
 
 REWRITE_BYTES_MIN: Final = 8 << 20
 """Below this size it is not written again: a start reads it in a tenth of a second."""
+
+
+ATTEMPTS: Final = 2
+"""Times that transactions are appended before they are reported as failed."""
 
 
 class Committed(NamedTuple):
@@ -159,15 +164,21 @@ class StateFile:
         """Store transactions; returns the error, if they are not stored."""
         if lost := self._lost():
             return lost
-        assert self._file is not None
-        try:
-            self._size += self._file.write_through(data)
-        except OSError as error:
-            return self._heal(_text(error))
-        return ""
+        reason = ""
+        for _ in range(ATTEMPTS):
+            assert self._file is not None
+            try:
+                self._size += self._file.write_through(data)
+            except OSError as error:
+                reason = _text(error)
+                if ended := self._heal(reason):
+                    return ended
+            else:
+                return ""
+        return reason
 
     def _heal(self, reason: str) -> str:
-        """Write new files until one has the name: then it is known what is stored. Returns the reason of the failure."""
+        """Write new files until one has the name: then it is known what is stored. Returns why that was given up, or no text."""
         logger.error("the states of the broker cannot be written: %s; nothing is stored until they can be", reason)
         for pause_s in chain(self._heal_s, repeat(self._heal_s[-1])):
             if lost := self._lost():
@@ -180,7 +191,7 @@ class StateFile:
             else:
                 logger.warning("the states of the broker are written again")
                 break
-        return reason
+        return ""
 
 
 class _Changed:

@@ -267,12 +267,20 @@ def test_a_bookie_that_accepts_a_connection_and_hangs_is_noticed() -> None:
     run(test)
 
 
-def test_a_bookie_whose_address_is_not_known_fails() -> None:
+def test_bookies_whose_addresses_are_not_known_fail() -> None:
+    """Each of them is named."""
+
     async def test() -> None:
         opened, owner = connections(), Noted()
-        opened.send([BookieId("rack-7")], 0, add(0), owner)
-        await owner.all(1)
-        assert owner.failures == [0]
+        bookies = [BookieId("rack-7"), BookieId("rack-8")]
+        for number, bookie in enumerate(bookies):
+            opened.send([bookie], number, add(number), owner)
+        await owner.all(2)
+        assert owner.failures == [0, 1]
+        assert opened.problem([*bookies, BookieId("rack-9")]) == (
+            "bookie rack-7: it is not registered in ZooKeeper, so its address is not known; "
+            "bookie rack-8: it is not registered in ZooKeeper, so its address is not known"
+        )
         assert opened.problem([BookieId("rack-7")]) == (
             "bookie rack-7: it is not registered in ZooKeeper, so its address is not known"
         )

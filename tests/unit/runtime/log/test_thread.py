@@ -470,7 +470,8 @@ def test_a_full_disk_heals_when_the_rewrite_fails_too(operation: str, nth: int) 
     log.stop()
 
 
-def test_attempts_to_make_room_leave_no_segments_behind() -> None:
+def test_attempts_to_make_room_leave_no_segments_behind(caplog: pytest.LogCaptureFixture) -> None:
+    """And they have one line in the log, however many there are."""
     log, small, large = full_log()
     before = log.read(small)
     heads: set[Path] = set()
@@ -489,6 +490,8 @@ def test_attempts_to_make_room_leave_no_segments_behind() -> None:
     log.thread.drop(large.ledger_ids())
     log.wait_for("healed")
     assert len(broken) == 5
+    lines = [record.getMessage() for record in caplog.records]
+    assert sum(line.startswith("space in the log cannot be freed: ") for line in lines) == 1
     assert not {path.name for path in broken[:4]} & set(segments(log.files))
     assert kept_after(log, small, before)
     log.stop()
