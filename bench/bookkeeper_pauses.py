@@ -11,17 +11,12 @@ the session of ZooKeeper (4 s). In the end the topic is read: what was confirmed
 """
 
 import argparse
-import itertools
 import statistics
 import sys
-import threading
-import time
 from typing import Final
 
-import pulsar
 from tests.support.apache_bookkeeper import kit
-from tests.support.bookkeeper_brokers import TOPIC, Brokers, Publisher, connect, numbers
-from tests.support.brokers import eventually
+from tests.support.bookkeeper_brokers import Brokers, Publisher, Receiver, numbers
 
 from bench.measuring import bookkeeper_brokers
 from bench.results import Figure, store
@@ -34,49 +29,6 @@ MESSAGES: Final = 300
 AIMS: Final = {"killed": "< 5", "stopped": "< 0.5"}
 
 BOOKIE_AIM: Final = "< 1"
-
-WAIT_MS: Final = 1_000
-"""The longest wait of one receive; its end looks whether the consumer is to stop."""
-
-
-class Receiver:
-    """An official consumer that receives and acknowledges in a thread.
-
-    Args:
-        url: of the cluster.
-    """
-
-    def __init__(self, url: str) -> None:
-        self.received: list[float] = []
-        self._stop = threading.Event()
-        self._client = connect(url)
-        self._consumer = self._client.subscribe(TOPIC, "pauses", initial_position=pulsar.InitialPosition.Earliest)
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            try:
-                message = self._consumer.receive(WAIT_MS)
-            except pulsar.Timeout:
-                continue
-            self.received.append(time.perf_counter())
-            self._consumer.acknowledge(message)
-
-    def longest_pause_s(self, first: int) -> float:
-        """The longest time between two messages, from number `first` on."""
-        return max(after - before for before, after in itertools.pairwise(self.received[first:]))
-
-    def after(self, count: int) -> None:
-        """Wait until so many more are received."""
-        wanted = len(self.received) + count
-        eventually(lambda: len(self.received) >= wanted, within_s=60, what=f"{count} more messages received")
-
-    def close(self) -> None:
-        """Stop."""
-        self._stop.set()
-        self._thread.join(60)
-        self._client.close()
 
 
 class Clients:
@@ -94,7 +46,7 @@ class Clients:
         """Warm the connections; the message from which on the pauses of a round count, published and received."""
         self.publisher.after(MESSAGES)
         self._receiver.after(1)
-        return len(self.publisher.confirmed) - 1, len(self._receiver.received) - 1
+        return len(self.publisher.confirmed) - 1, self._receiver.count - 1
 
     def end(self, what: str, first: tuple[int, int]) -> None:
         """Take the pauses of a round."""

@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -12,6 +13,7 @@ import pulsar
 
 from magnetar.runtime.bookkeeper.shards import shard_path
 from magnetar.storage.bookkeeper.chain import Chain
+from tests.support.acknowledged import Place, place
 from tests.support.apache_bookkeeper.kit import BookKeeperCluster
 from tests.support.brokers import BrokerProcess, eventually, free_port
 
@@ -141,6 +143,11 @@ def numbers(url: str) -> list[int]:
     return [int(text) for text in stored(url, TOPIC)]
 
 
+def longest_s(moments: Sequence[float]) -> float:
+    """The longest time between two moments that follow each other."""
+    return max(after - before for before, after in pairwise(moments))
+
+
 class Publisher:
     """Sends numbers one after the other, until it is stopped; counts those that are confirmed.
 
@@ -197,7 +204,7 @@ class Publisher:
 
     def longest_pause_s(self, first: int) -> float:
         """The longest time between two confirmations, from message `first` on."""
-        return max(after - before for before, after in pairwise(self.moments[first:]))
+        return longest_s(self.moments[first:])
 
     def after(self, count: int) -> None:
         """Wait until so many more are confirmed."""
@@ -216,6 +223,62 @@ class Publisher:
         self._stop.set()
         self._thread.join(60)
         assert not self._thread.is_alive()
+        self._client.close()
+
+
+class Receiver:
+    """An official client that receives everything in `TOPIC` in a thread and acknowledges it.
+
+    Args:
+        url: of the cluster.
+
+    Attributes:
+        places: where the messages came from, by their texts.
+        failed: errors, after which it receives no more.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.places: dict[str, set[Place]] = {}
+        self.failed: list[str] = []
+        self._moments: list[float] = []
+        self._stop = threading.Event()
+        self._client = connect(url)
+        self._consumer = self._client.subscribe(TOPIC, "s", initial_position=pulsar.InitialPosition.Earliest)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                message = self._consumer.receive(200)
+                self._moments.append(time.perf_counter())
+                self._consumer.acknowledge(message)
+            except pulsar.Timeout:
+                continue
+            except pulsar.PulsarException as error:
+                self.failed.append(str(error))
+                return
+            self.places.setdefault(message.data().decode(), set()).add(place(message))
+
+    @property
+    def count(self) -> int:
+        """Messages received, repeated ones too."""
+        return len(self._moments)
+
+    def longest_pause_s(self, first: int) -> float:
+        """The longest time between two messages, from number `first` on."""
+        return longest_s(self._moments[first:])
+
+    def after(self, count: int) -> None:
+        """Wait until so many more are received."""
+        wanted = self.count + count
+        eventually(lambda: self.failed or self.count >= wanted, within_s=60, what=f"{count} more messages received")
+        assert not self.failed
+
+    def close(self) -> None:
+        """End it."""
+        self._stop.set()
+        self._thread.join(60)
         self._client.close()
 
 
@@ -257,9 +320,9 @@ class Stream:
                 continue
             number = self.sent
             self.sent += 1
-            self._producer.send_async(self.text(number).encode(), partial(self._told, number), sequence_id=number)
+            self._producer.send_async(self.text(number).encode(), partial(self._answered, number), sequence_id=number)
 
-    def _told(self, number: int, result: pulsar.Result, _id: object) -> None:
+    def _answered(self, number: int, result: pulsar.Result, _id: object) -> None:
         if result == pulsar.Result.Ok:
             self.confirmed.add(number)
         else:

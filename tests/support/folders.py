@@ -16,6 +16,7 @@ from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, NONE
 from magnetar.core.names import TopicName
 from magnetar.effects.outbox import Sync
+from magnetar.runtime.log.folder_check import MARK_FILE
 from magnetar.storage.entries import Append, NewEntry
 from tests.support.brokers import free_port
 
@@ -128,7 +129,10 @@ class Life:
             with contextlib.suppress(FileNotFoundError):  # an empty segment is deleted beside us
                 shutil.copy(source, copied)
 
+        # The mark follows the store. One that was read after the store was copied may confirm changes that the copy lacks.
+        mark = (self.folder / MARK_FILE).read_bytes()
         shutil.copytree(self.folder, target / CLUSTER, copy_function=copy)
+        (target / CLUSTER / MARK_FILE).write_bytes(mark)
         return target
 
 

@@ -199,3 +199,14 @@ def test_a_broker_starts_without_what_it_may_never_need() -> None:
     loaded = set(done.stdout.split())
     assert HEAVY & loaded == set()
     assert {"magnetar.admin.waiting.role", "kazoo"} & loaded == set(), "a broker with a disk does not wait to take over"
+
+
+def test_an_import_of_the_simulator_silences_no_logger() -> None:
+    """Tests of the product run in processes that import it, and look for lines of these loggers."""
+    program = (
+        "import logging, magnetar_sim.command\n"
+        "print([name for name, one in logging.root.manager.loggerDict.items()\n"
+        "       if name.startswith('magnetar') and isinstance(one, logging.Logger) and one.level])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert done.stdout == "[]\n"

@@ -1,6 +1,5 @@
 """One cluster: a real broker over a disk that forgets, driven as `runtime.driver` does it, in virtual time."""
 
-import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -47,10 +46,6 @@ _Fact = tuple[int, Callable[[Broker], None]]
 LINK_TOKEN = b"sim"
 VALIDATE_EVERY = 20
 """Every so many events the broker's own `validate` runs: it costs as much as several events."""
-
-logging.getLogger("magnetar.log").setLevel(logging.CRITICAL + 1)
-logging.getLogger("magnetar.store").setLevel(logging.CRITICAL + 1)
-
 
 _CONFIGS: dict[tuple[str, ...], Config] = {}
 

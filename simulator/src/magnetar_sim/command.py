@@ -16,6 +16,7 @@ from magnetar_sim.bookkeeper.takeover import runner as takeover_runner
 from magnetar_sim.bookkeeper.takeover.bugs import BUGS as TAKEOVER_BUGS
 from magnetar_sim.compare import compare, table
 from magnetar_sim.host import outcomes
+from magnetar_sim.host.quiet import quiet
 from magnetar_sim.metadata_worlds import runner as metadata_runner
 from magnetar_sim.metadata_worlds.bugs import BUGS as METADATA_BUGS
 from magnetar_sim.runner import BUGS, run_many, run_world, shorter
@@ -24,6 +25,7 @@ MODES: Final = ("exact", "snapshot", "mixed", "metadata", "bookkeeper", "takeove
 """Every kind of world that `make sim` runs. The first three may be wide, or have takeovers, too."""
 
 
+@quiet()
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run worlds.
 

@@ -7,17 +7,14 @@ import re
 import shutil
 import signal
 import sys
-import threading
 import time
 
-import pulsar
 import pytest
 
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.metadata import build
-from tests.support.acknowledged import Place, place
 from tests.support.apache_bookkeeper.kit import BookKeeperCluster
-from tests.support.bookkeeper_brokers import TOPIC, Brokers, Stream, connect, numbers, stored
+from tests.support.bookkeeper_brokers import TOPIC, Brokers, Receiver, Stream, connect, numbers, stored
 from tests.support.brokers import BrokerProcess, eventually
 from tests.support.raw_client import metadata, open_producer, raw, send
 
@@ -59,7 +56,7 @@ def test_a_broker_that_is_stopped_for_half_a_minute(brokers: Brokers) -> None:
         assert answer.type == pb.SEND_RECEIPT
         former = Stream(brokers.url, "former")
         stack.callback(former.close)
-        consumed = Consumed(brokers.url)
+        consumed = Receiver(brokers.url)
         stack.callback(consumed.close)
         former.after(random.Random(seed).randrange(1, 2_000))
         paused = brokers["a"].process
@@ -100,37 +97,6 @@ def test_a_broker_that_is_stopped_for_half_a_minute(brokers: Brokers) -> None:
         assert consumed.places.keys() == set(sent)
         assert {text: len(places) for text, places in consumed.places.items() if len(places) > 1} == {}, "stored twice"
         assert stored(brokers["b"].url, OTHER) == ["before"]
-
-
-class Consumed:
-    """An official client that consumes `TOPIC` and acknowledges it: where each message came from."""
-
-    def __init__(self, url: str) -> None:
-        self.places: dict[str, set[Place]] = {}
-        self.failed: list[str] = []
-        self._stop = threading.Event()
-        self._client = connect(url)
-        self._consumer = self._client.subscribe(TOPIC, "s", initial_position=pulsar.InitialPosition.Earliest)
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            try:
-                message = self._consumer.receive(200)
-                self._consumer.acknowledge(message)
-            except pulsar.Timeout:
-                continue
-            except pulsar.PulsarException as error:
-                self.failed.append(str(error))
-                return
-            self.places.setdefault(message.data().decode(), set()).add(place(message))
-
-    def close(self) -> None:
-        """End it."""
-        self._stop.set()
-        self._thread.join(60)
-        self._client.close()
 
 
 def test_a_takeover_that_is_killed(brokers: Brokers) -> None:

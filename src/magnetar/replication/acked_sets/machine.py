@@ -394,9 +394,9 @@ class AckedSets:
                 f"than {KNOWN_MAX} are known: the oldest are ignored",
             )
         merged = state.merge(Reported(state.epoch, learnt.messages, None, {}), self.topic.needed)
+        # Where another cluster brought it without its base, nothing of it is consumed, and a later creation elsewhere does not
+        # change that: no cluster writes a full state that would correct it.
         if base is not None and not state.epoch.kind and (made or state.base is not None):
-            # Where another cluster brought it without its base, nothing of it is consumed, and a later creation elsewhere does
-            # not change that: no cluster writes a full state that would correct it.
             # In snapshot mode a starting point covers all that its writer holds; about omitted messages nothing is stated, as
             # a base with holes says that they are not consumed.
             began = learn(base, MessageSet())

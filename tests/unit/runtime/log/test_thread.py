@@ -11,7 +11,6 @@ import pytest
 
 from magnetar.core.errors import StorageError
 from magnetar.core.ids import Position
-from magnetar.runtime.log.thread import logger
 from magnetar.storage.entries import StoredEntry
 from magnetar.storage.files import Files, LogFile
 from magnetar.storage.log import SegmentLog
@@ -471,11 +470,8 @@ def test_a_full_disk_heals_when_the_rewrite_fails_too(operation: str, nth: int) 
     log.stop()
 
 
-def test_attempts_to_make_room_leave_no_segments_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attempts_to_make_room_leave_no_segments_behind(caplog: pytest.LogCaptureFixture) -> None:
     """And they have one line in the log, however many there are."""
-    lines: list[str] = []
-    # Not by caplog: in the whole suite, other tests configure the loggers of the process.
-    monkeypatch.setattr(logger, "warning", lambda text, *values: lines.append(text % values))
     log, small, large = full_log()
     before = log.read(small)
     heads: set[Path] = set()
@@ -494,6 +490,7 @@ def test_attempts_to_make_room_leave_no_segments_behind(monkeypatch: pytest.Monk
     log.thread.drop(large.ledger_ids())
     log.wait_for("healed")
     assert len(broken) == 5
+    lines = [record.getMessage() for record in caplog.records]
     assert sum(line.startswith("space in the log cannot be freed: ") for line in lines) == 1
     assert not {path.name for path in broken[:4]} & set(segments(log.files))
     assert kept_after(log, small, before)
