@@ -32,7 +32,7 @@ data_dir = "data"
 
 [clusters.west]
 storage = "bookkeeper"
-store = "zookeeper://{hosts}/magnetar/links"
+store = "zookeeper://{hosts}{store}"
 [clusters.west.brokers.a]
 pulsar = "127.0.0.1:{a.pulsar_port}"
 http = "127.0.0.1:{a.http_port}"
@@ -59,7 +59,7 @@ token_file = "{token}"
 class Clusters:
     """West with brokers a and b, east with one broker, and the pipeline between them. Each has a folder of its own."""
 
-    def __init__(self, folder: Path, hosts: str) -> None:
+    def __init__(self, folder: Path, hosts: str, store: str) -> None:
         names = {"a": "west/a", "b": "west/b", "east": "east"}
         self.brokers = {
             key: BrokerProcess(folder / key / "clusters.toml", name, free_port(), free_port())
@@ -73,7 +73,7 @@ class Clusters:
         self.config = folder / "clusters.toml"
         for config in (self.config, *(broker.config for broker in self.brokers.values())):
             config.parent.mkdir(exist_ok=True)
-            config.write_text(FILE.format(hosts=hosts, token=token, tail=tail, **self.brokers))
+            config.write_text(FILE.format(hosts=hosts, store=store, token=token, tail=tail, **self.brokers))
         self.pipeline = Pipeline(self.config)
 
     def __getitem__(self, name: str) -> BrokerProcess:
@@ -110,8 +110,8 @@ class Clusters:
 
 
 @pytest.fixture
-def clusters(cluster: BookKeeperCluster, tmp_path: Path) -> Iterator[Clusters]:
-    made = Clusters(tmp_path, cluster.hosts)
+def clusters(cluster: BookKeeperCluster, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Clusters]:
+    made = Clusters(tmp_path, cluster.hosts, f"/magnetar/{request.node.name}")
     yield made
     made.close()
 
