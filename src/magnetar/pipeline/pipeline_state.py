@@ -119,17 +119,19 @@ class PipelineState:
             self._touch_all(state)
         state.lease, state.lease_holder, state.paused = response.lease, response.lease_holder, response.paused
         state.throttle.set_rate(response.throttle_bytes_per_second, now_ms)
-        if self.grants and response.boot != state.boot:
+        restarted = response.boot != state.boot
+        state.boot = response.boot
+        if self.grants and restarted:
             self.grants[number].source_restarted()
         if everything:
             for name in state.topics.keys() - {reported.topic for reported in response.topics}:
                 self._forget(state, name)
         for reported in response.topics:
-            self._topic_reported(state, reported)
+            self._topic_reported(state, reported, restarted=restarted)
             if self.grants:
                 self._grant_reported(state, reported, response.counter, now_ms)
         if self.grants and response.HasField("totals"):
-            self._totals_reported(state, response, now_ms)
+            self._totals_reported(state, response.totals, now_ms, restarted=restarted)
 
     def source_lost(self, source: str) -> None:
         """The connection to a source broke: nothing is planned before it has reported its links again."""
@@ -137,7 +139,7 @@ class PipelineState:
             if state.link.source == source:
                 state.reported = False
 
-    def _topic_reported(self, state: LinkState, reported: pb.GeoTopicState) -> None:
+    def _topic_reported(self, state: LinkState, reported: pb.GeoTopicState, *, restarted: bool) -> None:
         name = reported.topic
         if reported.removed:
             self._forget(state, name)
@@ -153,7 +155,8 @@ class PipelineState:
         cursor = LinkCursor(
             position_from_proto(reported.cursor.c), position_from_proto(reported.cursor.s), reported.cursor.gen
         )
-        if cursor.gen != topic.cursor.gen or cursor.c >= topic.cursor.c:
+        # Its cursor counts after a restart, also a lower one (docs/design/links.md#restarted-source).
+        if restarted or cursor.gen != topic.cursor.gen or cursor.c >= topic.cursor.c:
             topic.cursor = cursor
         if topic.awaited_gen and cursor.gen >= topic.awaited_gen:
             topic.awaited_gen = topic.retry_at_ms = 0
@@ -246,13 +249,11 @@ class PipelineState:
             if topic.failures > 1:
                 state.unready.add(topic.topic)  # a destination may want to shake hands first
 
-    def _totals_reported(self, state: LinkState, response: pb.CommandGeoTopicsResponse, now_ms: int) -> None:
+    def _totals_reported(self, state: LinkState, totals: pb.GeoFetchTotals, now_ms: int, *, restarted: bool) -> None:
         """A source reported the totals that long batches have confirmed since its start."""
-        totals, before = response.totals, state.totals
-        if before is None or response.boot != state.boot:
-            state.totals, state.boot = totals, response.boot
+        before, state.totals = state.totals, totals
+        if before is None or restarted:
             return
-        state.totals = totals
         state.messages += totals.messages - before.messages
         state.bytes += totals.bytes - before.bytes
         state.duplicates += totals.duplicates - before.duplicates

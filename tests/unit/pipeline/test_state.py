@@ -100,6 +100,22 @@ def test_what_tasks_confirmed_is_planned_from_at_once_and_owed() -> None:
     assert ranges(of)[0].after == (5, 4), "an older report of the same generation does not undo it"
 
 
+def test_a_source_that_lost_confirmations_at_its_restart_is_believed() -> None:
+    """Else a destination that lost its disk, too, would be compared with an S that the source no longer knows, for ever."""
+    of = pipeline_state()
+    report(of, state(), boot=1)
+    shake(of)
+    told(of, ALL, outcome(ranges(of)[0], c=4, s=3))
+    [(link, commits, learned, _, _)] = of.owed("a", 0)
+    of.commit_answered(Owed(link, commits, learned, [], []), (), 1, 0)
+    of.source_lost("a")
+    report(of, state(), boot=2)
+    of.target_changed(0)
+    shake(of, counter=4)
+    [part] = ranges(of)
+    assert (part.after, part.s, part.gen) == ((-1, -1), (-1, -1), 1)
+
+
 def test_filtered_ranges_move_c_but_not_s() -> None:
     of = ready(states=(state(c=1, s=0),), w={"t": 0})
     [part] = ranges(of)
