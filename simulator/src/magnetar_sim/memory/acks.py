@@ -442,8 +442,8 @@ class Acks(Observer):
             self._by_update.discard(name)
             self.updates.made(cluster, topic, machine, truth, covers, by_update=by_update)
             return
-        # A seek of a former subscription hides no update from this one (docs/design/snapshots.md#former-seeks).
-        truth.snapshot = replace(truth.snapshot, seek=None, sure=None, latest=None)
+        # A seek of a former subscription, here or elsewhere, hides no update (docs/design/snapshots.md#former-seeks).
+        truth.snapshot = replace(truth.snapshot, seek=None, sure=None, latest=None, follows=None)
         again, truth.lost = truth.may if by_update and truth.lost else set(), False
         truth.may = again.union(shared.acked) if by_update or self.context.mode == "mixed" else set()
         # Updates that made it, or were on their way from the disk to the broker meanwhile.
