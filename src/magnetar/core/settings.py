@@ -150,7 +150,6 @@ class ClusterConfig(Struct, frozen=True, kw_only=True):
         name: as in `[clusters.NAME]`.
         brokers: one or more, in the order of the file. A cluster without `[clusters.NAME.brokers]` has one, `ONLY_BROKER`.
         storage: `local`, a folder of this machine; or `bookkeeper`, Apache BookKeeper, so that another broker can take over.
-            Under construction.
         store: with `bookkeeper`: `zookeeper://host:port/path`, the node below which is recorded which broker serves, and which
             ledgers hold the log.
         ledgers: the node of ZooKeeper that has BookKeeper's own metadata.
