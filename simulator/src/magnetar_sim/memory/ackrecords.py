@@ -100,7 +100,7 @@ class Acked:
         machine: the broker's object, to notice a new one.
         lost: a start did not find it: the broker died before it was stored. What was read of it is on the disk.
         delivered: messages that were sent to a consumer there, since the calm.
-        late: messages that were about to be deleted when the subscription was made or moved.
+        late: messages that were about to be deleted when the subscription was made or moved, also by a seek elsewhere.
         expired: messages that the operator's expiry passed.
         undone: messages that came back by a seek that was not answered yet, so that it may be lost.
         unexpired: the same of those that had expired.
