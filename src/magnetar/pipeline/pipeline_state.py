@@ -121,8 +121,10 @@ class PipelineState:
         state.throttle.set_rate(response.throttle_bytes_per_second, now_ms)
         restarted = response.boot != state.boot
         state.boot = response.boot
-        if self.grants and restarted:
-            self.grants[number].source_restarted()
+        if restarted:
+            state.reported_trouble = None
+            if self.grants:
+                self.grants[number].source_restarted()
         if everything:
             for name in state.topics.keys() - {reported.topic for reported in response.topics}:
                 self._forget(state, name)

@@ -321,6 +321,19 @@ def test_a_blocked_link_is_tried_again() -> None:
     assert ranges(of, now=90_000)
 
 
+def test_a_restarted_source_hears_of_the_trouble_again() -> None:
+    """It has forgotten it, and would take its link for one that works."""
+    of = pipeline_state()
+    report(of, state(), boot=1)
+    shake(of, blocked="identity", reason="two uuids")
+    [(link, trouble)] = of.troubles("a")
+    of.trouble_reported(link, trouble)
+    report(of, state(), boot=1)
+    assert not of.troubles("a")
+    report(of, state(), boot=2)
+    assert of.troubles("a") == [(link, trouble)]
+
+
 def test_nothing_is_planned_towards_or_from_a_broken_cluster() -> None:
     of = ready(*LINKS)
     assert {part.link for part in ranges(of)} == {0, 1, 2}
