@@ -17,12 +17,18 @@ from magnetar_sim.world import World
 
 
 class _Seen(NamedTuple):
-    """What a cluster knew at the last look."""
+    """What a cluster knew at the last look.
+
+    Attributes:
+        epoch, acks: of the subscription.
+        incarnation: of the topic.
+        into: per peer the clusters that have links to it, by the policy there.
+    """
 
     epoch: Epoch
     incarnation: int
     acks: set[int]
-    peers: frozenset[str]
+    into: dict[str, frozenset[str]]
 
 
 class Forgetting(Checker):
@@ -67,13 +73,14 @@ class Forgetting(Checker):
         if state is None or copy is None or host is None:
             return
         routing = host.exact.topic.routing  # type: ignore[attr-defined]
-        now = _Seen(state.epoch, copy.incarnation, acks.uids(topic, state.acks), frozenset(routing.peers))
+        into = {peer: frozenset(routing.into[peer]) for peer in routing.peers}
+        now = _Seen(state.epoch, copy.incarnation, acks.uids(topic, state.acks), into)
         before = self._seen.get((cluster.name, topic, name))
         self._seen[cluster.name, topic, name] = now
         if before is None or before[:2] != now[:2] or acks.all(topic, name).given_up:
             return
         gone = {uid for uid in before.acks - now.acks if not self._descends(topic, uid)}
-        for peer in sorted((now.peers & before.peers) - {cluster.name}) if gone else ():
+        for peer in sorted((now.into.keys() & before.into.keys()) - {cluster.name}) if gone else ():
             there = self.world.truth.copies.get((peer, topic))
             again = (peer, topic) in self._lives
             if there is None or (again and host.latest_incarnation_of(peer) != there.incarnation):
@@ -81,7 +88,7 @@ class Forgetting(Checker):
             needed = {
                 uid
                 for uid in gone & stayed.get((peer, topic), set())
-                if self.world.truth.entry_of(uid).cluster in routing.into[peer]
+                if self.world.truth.entry_of(uid).cluster in now.into[peer] & before.into[peer]
             }
             if needed:
                 raise Violation(

@@ -289,6 +289,11 @@ class Acks(Observer):
     def owe(self, cluster: str, topic: str, subscription: str, key: Any, fresh: set[int]) -> None:
         """Something durable in a cluster knows these: so must every cluster that links from it lead to."""
         must = self.all(topic, subscription).must.setdefault(key, {})
+        if self.context.mode == "mixed" and self.context.departed[cluster]:
+            # In snapshot mode bits are not written one by one. Those about messages of clusters that the policy there ceased to
+            # name are forgotten, as no cluster needs them for all it knows, and they may come again elsewhere.
+            departed = self.context.departed[cluster]
+            fresh = {uid for uid in fresh if self._truth.entry_of(uid).cluster not in departed}
         for name in self.context.hearers(cluster):
             if self.context.mode == "mixed" and name not in self.context.peers(cluster):
                 # Over links one way snapshot mode is refused: where it is set all the same, bits may be forgotten too early.
