@@ -42,6 +42,7 @@ class SnapshotTruth:
         skipped: what its starting point skipped, or that of the cluster that brought it: updates claim it as that, not as
             acknowledged. Also what was acknowledged while no link concerned the topic: updates may claim that as either.
         base: the part of it that was not sought back: it counts there.
+        scope: origins that its creation states something about: those that the policy there named; None: unknown.
         own: what consumers and operators acknowledged there.
         must: per writer what its updates that the broker has read claim: consumers there do not get it again.
         claims: all that other clusters claimed, as far as it is durable.
@@ -59,6 +60,7 @@ class SnapshotTruth:
 
     skipped: set[int] = field(default_factory=set)
     base: set[int] = field(default_factory=set)
+    scope: frozenset[str] | None = None
     own: set[int] = field(default_factory=set)
     must: dict[str, set[int]] = field(default_factory=dict)
     claims: list[Claimed] = field(default_factory=list)

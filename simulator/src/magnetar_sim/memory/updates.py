@@ -171,6 +171,7 @@ class Updates:
 
     def _claimed(self, cluster: Cluster, truth: Acked, claimed: Claimed) -> None:
         here = truth.snapshot
+        self._take_unstated(here, claimed)
         here.claims.append(claimed)
         here.unread.append(claimed)
         self._acks.behind_with(cluster.name)
@@ -178,6 +179,13 @@ class Updates:
             truth.may |= claimed.acked
         elif here.seek != here.sure:
             truth.undone |= claimed.acked
+
+    def _take_unstated(self, here: SnapshotTruth, claimed: Claimed) -> None:
+        """What a creation states nothing about, is taken from another one (docs/design/acknowledged-sets.md#base-floor)."""
+        if here.scope is not None:
+            unstated = {uid for uid in claimed.base if self._truth.entry_of(uid).cluster not in here.scope}
+            here.base |= unstated
+            here.skipped |= unstated
 
     @staticmethod
     def _note_foreign(cluster: Cluster, here: SnapshotTruth, seek: Epoch) -> None:
@@ -222,6 +230,9 @@ class Updates:
                 here.base |= self._messages(copy.deleted)
             if ready:
                 claims = here.unread
+            host = cluster.broker.topics[topic].replicated_subscriptions
+            if host is not None:
+                here.scope = frozenset(host.exact.topic.routing.sources[cluster.name])  # type: ignore[attr-defined]
         if not ready:
             here.unread = []  # which of them are passed over cannot be known
         for one in claims:
@@ -229,6 +240,8 @@ class Updates:
             if by_update:
                 here.base |= one.base
         here.skipped = set(here.base)
+        for one in claims:
+            self._take_unstated(here, one)
 
     def _messages(self, uids: Iterable[int]) -> set[int]:
         return {uid + number for uid in uids for number in range(self._acks.count(uid))}
