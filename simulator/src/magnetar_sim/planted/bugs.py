@@ -66,7 +66,7 @@ KNOWN: dict[str, tuple[int, ...]] = {
     "no_cursor_gen": (159, 36, 137), "trim_volatile": (6, 9, 3),
     "epoch_no_incarnation": (0, 1, 2, 3), "stale_low": (80, 368, 353),
     "seek_forgets_foreign": (62, 109), "seek_is_final": (14, 1, 28), "base_no_floor": (14, 74, 113),
-    "epoch_counter": (28, 12, 18), "delta_without_base": (1_698,), "floor_direct": (37, 1),
+    "epoch_counter": (28, 12, 18), "delta_without_base": (265,), "floor_direct": (37, 1),
     "drop_never": (181, 202), "local_floor": (8, 13, 18, 25),
     "base_is_ack": (5, 8, 13, 25), "no_epoch": (181, 143), "seek_forgets_nothing": (115, 119, 126, 99),
     "heard_by_marker_only": (83, 119), "retells_to_all": (78, 92, 117), "nothing_on_arrival": (128, 92),
