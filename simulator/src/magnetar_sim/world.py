@@ -74,7 +74,7 @@ class World:
             message_bytes_max=1 << 20,
         )
         skews = {name: rng.choice((0, 0, rng.randint(-2_000, 2_000))) for name in context.names}
-        epochs = Epochs(context, self.clusters, self.acks)
+        epochs = Epochs(context, self.clusters, self.acks, self.truth)
         for name in context.names:
             self.clusters[name] = Cluster(context, self.net, observers, epochs, name, limits, skews[name])
         context.count(f"topology: {context.kind}")

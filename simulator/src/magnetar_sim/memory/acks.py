@@ -291,10 +291,12 @@ class Acks(Observer):
         must = self.all(topic, subscription).must.setdefault(key, {})
         if self.context.mode == "mixed" and self.context.departed[cluster]:
             # In snapshot mode bits are not written one by one. Those about messages of clusters that the policy there ceased to
-            # name are forgotten, as no cluster needs them for all it knows, and they may come again elsewhere.
+            # name are forgotten, and those that only such clusters need. These messages may come again elsewhere.
             departed = self.context.departed[cluster]
             fresh = {uid for uid in fresh if self._truth.entry_of(uid).cluster not in departed}
         for name in self.context.hearers(cluster):
+            if self.context.mode == "mixed" and name in self.context.departed[cluster]:
+                continue
             if self.context.mode == "mixed" and name not in self.context.peers(cluster):
                 # Over links one way snapshot mode is refused: where it is set all the same, bits may be forgotten too early.
                 continue

@@ -15,6 +15,7 @@ from magnetar_sim.context import WorldContext
 from magnetar_sim.memory.ackrecords import Name, knows
 from magnetar_sim.memory.acks import Acks
 from magnetar_sim.memory.records import Violation
+from magnetar_sim.memory.truth import Truth
 
 
 class Epochs:
@@ -24,10 +25,11 @@ class Epochs:
         context: of the world.
         clusters: by their names.
         acks: what is acknowledged.
+        truth: what is stored.
     """
 
-    def __init__(self, context: WorldContext, clusters: Clusters, acks: Acks) -> None:
-        self.context, self._clusters, self._acks = context, clusters, acks
+    def __init__(self, context: WorldContext, clusters: Clusters, acks: Acks, truth: Truth) -> None:
+        self.context, self._clusters, self._acks, self._truth = context, clusters, acks, truth
         self._begun_by: dict[tuple[str, str, Epoch], Broker | None] = {}
 
     def begun(self, name: Name, epoch: Epoch, before: MessageSet) -> None:
@@ -81,9 +83,16 @@ class Epochs:
         acks.all(topic, subscription).may.setdefault(key, set()).update(kept)
         # Below its floor, and of clusters from which no links lead to it, the seeking cluster cannot know: that stays consumed.
         sources = self.context.sources(part.epoch.cluster)
-        floor = {origin: mark for origin, mark in new_floor.items() if origin in sources}
+        floor = {origin: self._present(topic, origin, mark) for origin, mark in new_floor.items() if origin in sources}
         owed, truth = acks.uids(topic, unstated(before, floor)), acks.get(name)
         unsafe = owed & set().union(*(fresh for _, fresh in truth.unsafe))
         acks.owe(cluster, topic, subscription, key, owed - unsafe)
         if unsafe:
             truth.unsafe.append((key, unsafe))
+
+    def _present(self, topic: str, origin: str, mark: tuple[int, int]) -> tuple[int, int]:
+        """A mark of a former incarnation with a higher number is the beginning of the present one
+        (docs/design/acknowledged-sets.md#base-floor).
+        """
+        copy = self._truth.copies.get((origin, topic))
+        return mark if copy is None or mark[0] <= copy.incarnation else (copy.incarnation, 0)
