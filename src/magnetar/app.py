@@ -291,6 +291,7 @@ class BrokerApp:
             entry_bytes_max=self.broker.frame_bytes_max,
             gateway=self._gateway(clock) if self.config.broker.websocket else None,
             brokers=(lambda: NO_BROKERS) if self._opening is None else self._opening.seen,
+            give_way=self.driver.give_way,
         )
         await self._ports.start(application)
         self.http_port = await self._ports.listen("http", self.endpoints.http, None)

@@ -9,6 +9,7 @@ import pytest
 
 from magnetar.admin.http.reference import markdown, openapi
 from magnetar.admin.http.server import GROUPS, ROUTES
+from magnetar.admin.metrics.page import TOPICS_PER_TURN
 from magnetar.admin.routes import page as page_module
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.core.names import NamespaceName
@@ -370,6 +371,22 @@ def test_the_page_is_short_however_many_topics_there_are(tell: Tell) -> None:
         assert "50 more" in text and text.count("<tr><td>") <= page_module.PAGE_ROWS_MAX + 5
 
     tell(story)
+
+
+def test_a_scrape_gives_way_to_the_logs_thread_again_and_again(tell: Tell) -> None:
+    given: list[None] = []
+
+    async def story(world: World) -> None:
+        counts = []
+        for numbers in (range(20), range(20, 200)):
+            for number in numbers:
+                world.create(f"{FULL}/t{number}", b"12345")
+            given.clear()
+            await world.ask("GET", "/metrics")
+            counts.append(len(given))
+        assert counts[0] > 0 and counts[1] >= counts[0] + 180 // TOPICS_PER_TURN
+
+    tell(story, give_way=lambda: given.append(None))
 
 
 def test_metrics_are_bounded_and_their_sums_right(tell: Tell, monkeypatch: pytest.MonkeyPatch) -> None:

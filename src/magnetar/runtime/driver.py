@@ -159,6 +159,10 @@ class Driver:
         """Forget a connection; effects for it are dropped from now on."""
         self._peers.pop(connection, None)
 
+    def give_way(self) -> None:
+        """Let the log's thread have the interpreter if it waits for it; for work on the loop that is no event of the broker."""
+        self._give_way.look()
+
     def run(self, event: Callable[..., None], *arguments: Any) -> None:
         """Handle one event and carry out its effects; events that arise meanwhile queue after it.
 

@@ -3,7 +3,7 @@
 import asyncio
 import heapq
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from itertools import islice
 from typing import Any, Final, TypeVar
 
@@ -32,10 +32,12 @@ class Building:
 
     Args:
         answers: memory of answers.
+        give_way: lets the log's thread have the interpreter, see `Services`.
     """
 
-    def __init__(self, answers: Answers) -> None:
+    def __init__(self, answers: Answers, give_way: Callable[[], None] = lambda: None) -> None:
         self._answers = answers
+        self._give_way = give_way
         self._size = 0
         self._alone = False
         self._end_s = time.perf_counter() + TURN_S
@@ -43,8 +45,13 @@ class Building:
     async def others(self) -> None:
         """Let others have their turn, if this one is over."""
         if time.perf_counter() >= self._end_s:
-            await asyncio.sleep(0)
-            self._end_s = time.perf_counter() + TURN_S
+            await self.end_turn()
+
+    async def end_turn(self) -> None:
+        """Let others have their turn now: the other tasks of the loop, and the log's thread, which writes what they publish."""
+        self._give_way()
+        await asyncio.sleep(0)
+        self._end_s = time.perf_counter() + TURN_S
 
     async def steps(self, steps: Generator[None, None, _T]) -> _T:
         """Run steps, with other work in between, and return their result."""

@@ -71,6 +71,9 @@ class Services(NamedTuple):
         superuser: whether the sender of a request is one; without authentication every sender is.
         entry_bytes_max: approximate size of the largest stored message.
         brokers: the brokers of the cluster that are registered; none where a broker is alone.
+        give_way: lets the log's thread have the interpreter if it waits for it. Called between turns of a long answer: the loop's
+            thread, which is never at rest then, would keep the interpreter until the answer is made
+            (`runtime.interpreter.gil_yield`).
     """
 
     control: Controller
@@ -83,6 +86,7 @@ class Services(NamedTuple):
     superuser: Callable[[web.Request], bool] = lambda _request: True
     entry_bytes_max: int = 5 << 20
     brokers: Callable[[], Brokers] = lambda: NO_BROKERS
+    give_way: Callable[[], None] = lambda: None
 
 
 class Call:
@@ -101,7 +105,7 @@ class Call:
         self.control = services.control
         self.resources = services.resources
         self.info = services.info
-        self.building = Building(services.answers)
+        self.building = Building(services.answers, services.give_way)
         self._names = names_of(request, route)
 
     # ----------------------------------------------------------------------------------------------- names and numbers
@@ -255,8 +259,8 @@ class Call:
     # -------------------------------------------------------------------------------------------------------- waiting
 
     async def others(self) -> None:
-        """Let other tasks of the loop have their turn: a long answer must not hold up a publish."""
-        await asyncio.sleep(0)
+        """Let others have their turn: a long answer must not hold up a publish."""
+        await self.building.end_turn()
 
     async def done(self, start: Callable[[Done], None]) -> None:
         """Start a change and wait until it is durable.

@@ -173,7 +173,7 @@ async def answered(call: Call, handler: Handler) -> web.StreamResponse:
 
 
 async def _made(call: Call, handler: Handler) -> web.StreamResponse:
-    call.building = building = Building(call.services.answers)
+    call.building = building = Building(call.services.answers, call.services.give_way)
     try:
         answer = await handler(call)
         if answer is None:
@@ -203,6 +203,7 @@ def make_app(
     entry_bytes_max: int = ENTRY_BYTES_MAX,
     gateway: Gateway | None = None,
     brokers: Callable[[], Brokers] = lambda: NO_BROKERS,
+    give_way: Callable[[], None] = lambda: None,
 ) -> web.Application:
     """The application; run it in the loop that owns the broker. Its runner decides where it listens.
 
@@ -217,6 +218,7 @@ def make_app(
         entry_bytes_max: approximate size of the largest stored message.
         gateway: the gateway of WebSockets; None: there are none.
         brokers: the brokers of the cluster that are registered.
+        give_way: see `Services`.
     """
     application = web.Application(
         middlewares=[
@@ -228,7 +230,7 @@ def make_app(
         client_max_size=body_bytes_max,
     )
     services = Services(control, resources, info, body_bytes_max, now_ms, asyncio.Lock(), answers or Answers())
-    services = services._replace(entry_bytes_max=entry_bytes_max, brokers=brokers)
+    services = services._replace(entry_bytes_max=entry_bytes_max, brokers=brokers, give_way=give_way)
     if gate is not None:
         services = services._replace(superuser=gate.superuser)
     for route in ROUTES:

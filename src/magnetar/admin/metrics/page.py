@@ -87,10 +87,10 @@ async def collect_topics(call: Call, most: int) -> dict[str, dict[str, Any]]:
             if len(found) >= most:
                 return found
             if len(found) % TOPICS_PER_TURN == 0:
-                await asyncio.sleep(0)
+                await call.others()
             if call.control.topics.partitions(name) is not None:  # it may have been deleted while others had their turn
                 found[name] = call.control.statistics.topic(name)
-        await asyncio.sleep(0)
+        await call.others()
     return found
 
 
@@ -98,7 +98,7 @@ async def _read_rows(call: Call, rows: Iterable[str], seen: Snapshot) -> None:
     """Statistics of the topics that have rows, letting other tasks run in between."""
     for number, name in enumerate(rows):
         if number % TOPICS_PER_TURN == 0:
-            await asyncio.sleep(0)
+            await call.others()
         if call.control.topics.partitions(name) is not None:  # it may have been deleted while others had their turn
             seen.topics[name] = call.control.statistics.topic(name)
             seen.figures[name] = call.control.statistics.topic_figures(name)
@@ -125,7 +125,7 @@ async def metrics(call: Call) -> web.Response:
     parts = []
     for part in Figures(seen, call.info.cluster, call.info.version).page():
         parts.append(part)
-        await asyncio.sleep(0)
+        await call.others()
     return await text_answer(call, "".join(parts), CONTENT_TYPE)
 
 

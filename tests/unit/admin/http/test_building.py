@@ -84,6 +84,22 @@ def test_others_have_their_turn_and_the_more_often_the_larger_it_is(
     assert small > 100 and large > 6 * small
 
 
+def test_the_logs_thread_has_its_turn_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it does not get the interpreter before the answer is made, and a publish waits as long."""
+    monkeypatch.setattr(module, "TURN_S", 0.0)
+
+    async def story(size: int) -> int:
+        given: list[None] = []
+        building = Building(Answers(), lambda: given.append(None))
+        await building.encoded(SHAPES["a list"](size))
+        before = len(given)
+        await building.end_turn()
+        assert len(given) == before + 1
+        return before
+
+    assert asyncio.run(story(8_000)) > 6 * asyncio.run(story(1_000)) > 0
+
+
 def test_names_are_sorted_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TURN_S", 0.0)
     names = [f"persistent://public/default/{number * 7919 % 20_011}" for number in range(20_000)]
