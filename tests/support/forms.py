@@ -24,6 +24,8 @@ PATCHES: tuple[str, ...] = (
     "tests/unit/broker/subscriptions/dispatch/test_shared.py::test_much_comes_back_a_few_at_a_time",
     "tests/unit/broker/subscriptions/dispatch/test_shared.py::test_what_is_given_back_meanwhile_comes_back_with_the_rest",
     "tests/unit/broker/subscriptions/dispatch/test_shared.py::test_a_subscription_that_starts_anew_waits_for_nothing_that_comes_back",
+    "tests/unit/replication/acked_sets/test_unseen_rules.py::test_marks_of_a_peers_former_life_are_void",
+    "tests/unit/replication/acked_sets/test_unseen_rules.py::test_a_seek_of_a_new_life_is_not_taken_for_one_of_the_former",
     "tests/unit/storage/test_cursor.py::test_acknowledging_in_order_over_a_marker_touches_no_bitmap",
     "tests/unit/storage/test_format.py::test_todays_bytes_are_the_golden_ones",
     "tests/unit/storage/test_ledger_together.py::test_together_or_one_by_one",
