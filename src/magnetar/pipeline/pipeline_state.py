@@ -123,13 +123,16 @@ class PipelineState:
         state.boot = response.boot
         if restarted:
             state.reported_trouble = None
+            # The cursors that it reports count, also lower ones (docs/design/links.md#restarted-source).
+            for topic in state.topics.values():
+                topic.cursor = NOWHERE
             if self.grants:
                 self.grants[number].source_restarted()
         if everything:
             for name in state.topics.keys() - {reported.topic for reported in response.topics}:
                 self._forget(state, name)
         for reported in response.topics:
-            self._topic_reported(state, reported, restarted=restarted)
+            self._topic_reported(state, reported)
             if self.grants:
                 self._grant_reported(state, reported, response.counter, now_ms)
         if self.grants and response.HasField("totals"):
@@ -141,7 +144,7 @@ class PipelineState:
             if state.link.source == source:
                 state.reported = False
 
-    def _topic_reported(self, state: LinkState, reported: pb.GeoTopicState, *, restarted: bool) -> None:
+    def _topic_reported(self, state: LinkState, reported: pb.GeoTopicState) -> None:
         name = reported.topic
         if reported.removed:
             self._forget(state, name)
@@ -157,8 +160,7 @@ class PipelineState:
         cursor = LinkCursor(
             position_from_proto(reported.cursor.c), position_from_proto(reported.cursor.s), reported.cursor.gen
         )
-        # Its cursor counts after a restart, also a lower one (docs/design/links.md#restarted-source).
-        if restarted or cursor.gen != topic.cursor.gen or cursor.c >= topic.cursor.c:
+        if cursor.gen != topic.cursor.gen or cursor.c >= topic.cursor.c:
             topic.cursor = cursor
         if topic.awaited_gen and cursor.gen >= topic.awaited_gen:
             topic.awaited_gen = topic.retry_at_ms = 0

@@ -107,6 +107,17 @@ class Acks(Observer):
             copy.retained = {uid + number for uid in copy.at.values() for number in range(self.count(uid))}
         return copy.retained
 
+    def being_deleted(self, cluster: Cluster, topic: str) -> set[int]:
+        """Messages that retention may be deleting: it decided that before now. The set is not to be changed."""
+        trimming = cluster.broker is not None and topic in cluster.broker.upkeep._trimming
+        return self.retained(cluster, topic) if trimming else set()
+
+    @staticmethod
+    def scope(cluster: Cluster, topic: str) -> frozenset[str] | None:
+        """Origins that a creation states something about: those that the policy there names; None: no link concerns the topic."""
+        host = cluster.broker.topics[topic].replicated_subscriptions if cluster.broker is not None else None
+        return None if host is None else frozenset(host.exact.topic.routing.sources[cluster.name])  # type: ignore[attr-defined]
+
     def now(self, cluster: Cluster, topic: str, cursor: Cursor) -> set[int]:
         """What a cursor counts as acknowledged, of what is retained."""
         copy = self._truth.copy(cluster, topic)
@@ -289,17 +300,15 @@ class Acks(Observer):
     def owe(self, cluster: str, topic: str, subscription: str, key: Any, fresh: set[int]) -> None:
         """Something durable in a cluster knows these: so must every cluster that links from it lead to."""
         must = self.all(topic, subscription).must.setdefault(key, {})
-        if self.context.mode == "mixed" and self.context.departed[cluster]:
+        hearers = self.context.hearers(cluster)
+        if self.context.mode == "mixed":
             # In snapshot mode bits are not written one by one. Those about messages of clusters that the policy there ceased to
             # name are forgotten, and those that only such clusters need. These messages may come again elsewhere.
             departed = self.context.departed[cluster]
             fresh = {uid for uid in fresh if self._truth.entry_of(uid).cluster not in departed}
-        for name in self.context.hearers(cluster):
-            if self.context.mode == "mixed" and name in self.context.departed[cluster]:
-                continue
-            if self.context.mode == "mixed" and name not in self.context.peers(cluster):
-                # Over links one way snapshot mode is refused: where it is set all the same, bits may be forgotten too early.
-                continue
+            # Over links one way snapshot mode is refused: where it is set all the same, bits may be forgotten too early.
+            hearers = [name for name in hearers if name in self.context.peers(cluster) - departed]
+        for name in hearers:
             must.setdefault(name, set()).update(fresh)
 
     def behind(self, consumer: Consumer, frame: Frame) -> None:
@@ -336,8 +345,7 @@ class Acks(Observer):
             truth.may = (truth.may - held) | covers
         truth.unexpired |= truth.expired & held - covers
         truth.expired -= held - covers
-        if topic in cluster.broker.upkeep._trimming:
-            truth.late |= held
+        truth.late |= self.being_deleted(cluster, topic)
         if not machine.replicated:
             return
         shared = self.all(topic, machine.name)
@@ -443,7 +451,7 @@ class Acks(Observer):
         covers = self.now(cluster, topic, machine.cursor)
         truth.delivered, truth.expired = set(), set()
         truth.movers.clear()
-        truth.late = set(self.retained(cluster, topic)) if topic in cluster.broker.upkeep._trimming else set()
+        truth.late = set(self.being_deleted(cluster, topic))
         by_update = name in self._by_update
         if self.context.mode == "snapshot" and machine.replicated:
             self._by_update.discard(name)
@@ -460,8 +468,7 @@ class Acks(Observer):
             return
         truth.may |= covers
         if machine.durable and machine.replicated:
-            found = cluster.broker.topics[topic].replicated_subscriptions
-            scope = frozenset(found.exact.topic.routing.sources[cluster.name]) if found is not None else frozenset()  # type: ignore[attr-defined]
+            scope = self.scope(cluster, topic) or frozenset()
             log = cluster.broker.topics[topic].log
             incarnation = log.incarnation
             copy = self._truth.copy(cluster, topic)

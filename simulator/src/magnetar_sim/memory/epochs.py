@@ -64,9 +64,7 @@ class Epochs:
             before: what was consumed.
         """
         acks, (cluster, topic, subscription) = self._acks, name
-        broker = self._clusters[cluster].broker
-        if broker is not None and topic in broker.upkeep._trimming:
-            acks.get(name).late |= acks.retained(self._clusters[cluster], topic)
+        acks.get(name).late |= acks.being_deleted(self._clusters[cluster], topic)
         if part.base is None or not state.epoch.kind:
             return
         new_acks, new_base, new_floor = MessageSet(part.acks), MessageSet(part.base), marks_of(part.floor)

@@ -230,9 +230,7 @@ class Updates:
                 here.base |= self._messages(copy.deleted)
             if ready:
                 claims = here.unread
-            host = cluster.broker.topics[topic].replicated_subscriptions
-            if host is not None:
-                here.scope = frozenset(host.exact.topic.routing.sources[cluster.name])  # type: ignore[attr-defined]
+            here.scope = self._acks.scope(cluster, topic)
         if not ready:
             here.unread = []  # which of them are passed over cannot be known
         for one in claims:
