@@ -212,6 +212,12 @@ class World:
         while self.node.work():
             pass
 
+    def settle(self) -> None:
+        """Disk, store and the timers that a request may wait for have done all that they had to do."""
+        self.work()
+        while (at_ms := self.timers.next_by(self.now_ms + WAITED_MS)) is not None:
+            self.advance_to(at_ms)
+
     # ----------------------------------------------------------------------------------------- what a test has to hand
 
     def save(self) -> Saved:

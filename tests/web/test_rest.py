@@ -537,6 +537,7 @@ def test_case(still: Callable[[Start], Tell], case: Case) -> None:
             await prepare_permissions(world, method, path)
         if NEEDS_PEERS in path:
             await world.have(("POST", f"{A}/clusters/us-west/peers", '["us-east"]'))
+        world.settle()  # metadata synchronisation acknowledges what it has published of the changes above
         before = state(world)
         answer = await world.ask(method, path, body)
         assert answer.status == status, (answer.status, answer.data)
