@@ -29,7 +29,7 @@ LONG = (
     "replication/kills/test_executors.py",
     "replication/kills/test_drivers.py",
     "replication/test_far_apart.py",
-    "replication/test_speculation.py",
+    "replication/test_attempts.py",
     "replication/test_restore.py",
     "clients/test_failover.py",
     "peers/bookkeeper/test_cluster_example.py",

@@ -1,8 +1,7 @@
-"""Spark's speculative execution: a copy of a slow task runs on another executor. Both attempts believe that they are the task.
+"""Several attempts of one task: Spark tries a failed task again, and copies a slow one (speculative execution).
 
-Spark starts a copy on another host only, and never with a local master. So the cluster here has two workers with addresses of
-their own. A task is slow because the Python processes of one executor are stopped. They continue when the copies have done the
-work.
+Spark does neither with the local masters that other tests use: there a failed task ends its batch. A copy runs on another host
+only. So the cluster here has two workers with addresses of their own.
 """
 
 import json
@@ -11,6 +10,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, Final
 
 import psutil
 import pytest
@@ -23,6 +23,9 @@ from tests.support.traffic import Flow
 from tests.support.workers import connections, descendants, is_python
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
+
+RETRIES: Final = 3
+"""Each after a kill at another moment of a task."""
 
 TASK_START = '"Event":"SparkListenerTaskStart"'
 
@@ -59,11 +62,30 @@ def mesh(request: pytest.FixtureRequest, tmp_path: Path, standalone: Standalone)
     made.close()
 
 
-def copies(mesh: Mesh, since_ms: int) -> int:
-    """How many attempts Spark started as copies of running ones since a time, as far as its log of events is written."""
+@pytest.fixture
+def flow(mesh: Mesh) -> Iterator[Flow]:
+    """Messages from one cluster to the other, while the test runs."""
+    topic = f"persistent://public/default/attempts-{uuid.uuid4().hex[:8]}"
+    made = Flow(mesh["a"], mesh["b"], mesh.client, topic, "m")
+    yield made
+    made.publisher.stop()
+
+
+def attempts(mesh: Mesh, since_ms: int) -> list[dict[str, Any]]:
+    """What Spark says of each attempt that it started since a time, as far as its log of events is written."""
     texts = (path.read_text() for path in (mesh.world.folder / "events").rglob("*") if path.is_file())
     starts = [json.loads(line)["Task Info"] for text in texts for line in text.splitlines() if TASK_START in line]
-    return sum(start["Speculative"] and start["Launch Time"] > since_ms for start in starts)
+    return [start for start in starts if start["Launch Time"] > since_ms]
+
+
+def copies(mesh: Mesh, since_ms: int) -> int:
+    """How many of these attempts are copies of running ones."""
+    return sum(start["Speculative"] for start in attempts(mesh, since_ms))
+
+
+def retries(mesh: Mesh, since_ms: int) -> int:
+    """How many of these attempts follow one that failed."""
+    return sum(start["Attempt"] > 0 and not start["Speculative"] for start in attempts(mesh, since_ms))
 
 
 def at_work(standalone: Standalone, broker_port: int) -> list[psutil.Process]:
@@ -75,9 +97,31 @@ def at_work(standalone: Standalone, broker_port: int) -> list[psutil.Process]:
     return []
 
 
-def test_a_copy_of_a_slow_task_stores_nothing_twice_and_the_link_goes_on(mesh: Mesh, standalone: Standalone) -> None:
-    topic = f"persistent://public/default/copies-{uuid.uuid4().hex[:8]}"
-    flow = Flow(mesh["a"], mesh["b"], mesh.client, topic, "m")
+def task_workers(standalone: Standalone, broker_port: int) -> list[psutil.Process]:
+    """The Python processes of executors that have a connection to a broker."""
+    found = [one for executor in standalone.executors() for one in descendants(executor, is_python)]
+    return [one for one in found if connections(one, (broker_port,))]
+
+
+def test_a_failed_task_is_tried_again_and_the_link_goes_on(mesh: Mesh, standalone: Standalone, flow: Flow) -> None:
+    """The retry begins where the failed attempt began. What that one has sent by then is stored already."""
+    began_ms = time.time_ns() // 1_000_000
+
+    def kill() -> int:
+        flow.await_arrivals(20)
+        # Between two short batches it has no task, and nothing fails.
+        eventually(lambda: task_workers(standalone, mesh["a"].pulsar_port), what="a worker that reads")[0].kill()
+        flow.await_arrivals(20)
+        return retries(mesh, began_ms)
+
+    eventually(lambda: kill() >= RETRIES, within_s=120, what="tasks that are tried again")
+    flow.finish(origin_kills=0)
+
+
+def test_a_copy_of_a_slow_task_stores_nothing_twice_and_the_link_goes_on(
+    mesh: Mesh, standalone: Standalone, flow: Flow
+) -> None:
+    """A task is slow because the Python processes of its executor are stopped. They continue when the copy has done the work."""
     stopped: list[psutil.Process] = []
     try:
         flow.await_arrivals(20)
@@ -94,4 +138,3 @@ def test_a_copy_of_a_slow_task_stores_nothing_twice_and_the_link_goes_on(mesh: M
     finally:
         for one in stopped:
             one.send_signal(signal.SIGCONT)
-        flow.publisher.stop()
