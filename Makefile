@@ -36,9 +36,9 @@ cluster: pure ## Two brokers on a real BookKeeper (fetched by Maven), real fligh
 test: pure ## All tests, in pure Python, fast ones first; PYTEST_ARGS="tests/unit" for some, PROCESSES=1 for one after the other
 	@$(PY) -m pytest -q -n $(PROCESSES) --dist loadfile --no-loadscope-reorder --durations=30 --durations-min=5 $(PYTEST_ARGS)
 
-compiled: setup ## The tests of the compiled modules, in compiled form; what patches these modules runs in pure Python alone
+compiled: setup ## The fast tests in compiled form, PYTEST_ARGS=tests for all; what patches compiled modules runs in pure Python alone
 	@$(PY) tools/compile_modules.py --check; case $$? in \
-	0) $(PY) -m pytest -q -n $(PROCESSES) --dist loadfile $(or $(PYTEST_ARGS),@tests/compiled.txt) ;; \
+	0) $(PY) -m pytest -q -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(or $(PYTEST_ARGS),@tests/compiled.txt) ;; \
 	3) echo "compiled: not tested, because nothing can be compiled here" ;; \
 	*) exit 1 ;; esac
 

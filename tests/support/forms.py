@@ -37,6 +37,19 @@ PATCHES: tuple[str, ...] = (
 )
 """Tests, files and folders that replace functions, constants or methods of compiled modules."""
 
+PLANTS: tuple[str, ...] = (
+    "tests/property/test_acked_set_worlds.py::test_planted_bug_is_found",
+    "tests/property/test_snapshot_worlds.py::test_planted_bug_is_found",
+    "tests/sim/test_bookkeeper.py::test_planted_bugs_are_noticed",
+    "tests/sim/test_bugs.py::test_every_bug_can_be_planted",
+    "tests/sim/test_bugs.py::test_planted_bug_is_found",
+    "tests/sim/test_killed_takeovers.py::test_a_rule_that_only_a_kill_at_some_steps_shows",
+    "tests/sim/test_metadata.py::test_planted_bugs_are_noticed",
+    "tests/sim/test_takeovers.py::test_every_bug_can_be_planted",
+    "tests/sim/test_takeovers.py::test_planted_bugs_are_noticed",
+)
+"""Tests that plant bugs in the simulator's worlds, which it refuses in compiled form."""
+
 DOUBLES: tuple[str, ...] = (
     "tests/unit/broker/topics/test_topic.py::test_many_subscriptions_are_told_in_several_events_each_once_and_in_turn",
     "tests/unit/runtime/test_driver.py::test_what_a_reader_found_is_answered",
@@ -55,7 +68,7 @@ INSIDE: tuple[str, ...] = (
 )
 """Tests that ask a function or an object for what compiled ones do not have: Python's own kind of function, weak references."""
 
-PURE = (*PATCHES, *DOUBLES, *INSIDE)
+PURE = (*PATCHES, *PLANTS, *DOUBLES, *INSIDE)
 
 
 def module_of(target: Any) -> str:
