@@ -6,12 +6,22 @@ from typing import Annotated, Literal
 import msgspec
 import typer
 
-from magnetar.cli.shared.common import ConfigOption, found_file, load
+from magnetar.cli.shared.common import found_file, load
 from magnetar.core import config as configuration
 from magnetar.core.config import Config
 from magnetar.core.errors import ConfigError
 from magnetar.core.settings import ONLY_BROKER, Address, BrokerEndpoints, ClusterConfig
 
+OneClusterOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        "-c",
+        metavar="FILE",
+        help=f"Configuration; default: {configuration.FILE_NAME} of this folder. Without one: a cluster of the built-in three, "
+        "or one of any other name, without links.",
+    ),
+]
 EXAMPLE = "magnetar broker us-west -c clusters.toml"
 
 
@@ -23,7 +33,7 @@ def broker(
             help="The cluster of the configuration to run, with the name of the broker if it has several.",
         ),
     ],
-    config: ConfigOption = None,
+    config: OneClusterOption = None,
     data_dir: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Without a configuration file: the folder for data.")
     ] = None,

@@ -6,8 +6,8 @@ from typing import Annotated
 import msgspec
 import typer
 
-from magnetar.cli.commands.broker import choose
-from magnetar.cli.shared.common import ConfigOption, JsonOption, print_json, print_line
+from magnetar.cli.commands.broker import OneClusterOption, choose
+from magnetar.cli.shared.common import JsonOption, print_json, print_line
 from magnetar.core.errors import ConfigError
 
 EXAMPLE = "magnetar recover us-west --keep persistent://public/default/orders"
@@ -17,7 +17,7 @@ def recover(
     cluster: Annotated[
         str, typer.Argument(metavar="CLUSTER", help="The cluster of the data folder; its broker must be stopped.")
     ],
-    config: ConfigOption = None,
+    config: OneClusterOption = None,
     data_dir: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Without a configuration file: the folder of all data.")
     ] = None,
