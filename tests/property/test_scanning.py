@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from magnetar.core.ids import NONE, Position
 from magnetar.storage.entries import StoredEntry
 from magnetar.storage.records import SEGMENT_MAGIC, pack_check, pack_entry_head, pack_ledger, pack_start
-from magnetar.storage.scanning import HEAD_BYTES, Scanner
-from magnetar.storage.segmentindex import encode_index
+from magnetar.storage.segments.index import encode_index
+from magnetar.storage.segments.scanning import HEAD_BYTES, Scanner
 
 STEP = 16 * 1024
 

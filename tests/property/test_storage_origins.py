@@ -9,8 +9,8 @@ from magnetar.core.ids import LATEST, NONE, Identity, Position
 from magnetar.storage.entries import EntryFlags, Location, NewEntry, StoredEntry
 from magnetar.storage.records import SEGMENT_MAGIC
 from magnetar.storage.recovery import Assembly, Recovered
-from magnetar.storage.scanning import Scanner
-from magnetar.storage.segmentindex import SegmentIndex, decode_index, encode_index
+from magnetar.storage.segments.index import SegmentIndex, decode_index, encode_index
+from magnetar.storage.segments.scanning import Scanner
 from magnetar.storage.topiclog import EntryCache, LedgerIds, TopicLog
 
 ORIGINS = ["", "", "west", "east"]

@@ -14,7 +14,7 @@ from typing import Final
 from magnetar.core.ids import OriginKey
 from magnetar.storage.entries import EntryFlags, StoredEntry
 from magnetar.storage.ledger_columns import MESSAGES_AT, Columns, packed, packed_markers
-from magnetar.storage.segmentindex import Piece
+from magnetar.storage.segments.index import Piece
 
 SEGMENT_SHIFT = 40
 """A location is one number: segment number above, offset (up to 1 TiB) below."""

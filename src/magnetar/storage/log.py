@@ -38,7 +38,8 @@ from magnetar.storage.records import (
     read_head,
 )
 from magnetar.storage.recovery import Recovered, index_name, segment_name
-from magnetar.storage.segmentindex import SegmentIndex, encode_index
+from magnetar.storage.segments.index import SegmentIndex, encode_index
+from magnetar.storage.segments.written_index import WrittenIndex
 
 JOIN_BYTES: Final = 8 * 1024
 """Buffers smaller than this on average are joined before writing: a copy is cheaper than a long vector."""
@@ -99,6 +100,20 @@ class _Behind(NamedTuple):
     unreported: list[tuple[int, int]]
     marks: dict[int, tuple[int, int]]
     opened: list[bytes]
+
+
+class ClosedSegment(NamedTuple):
+    """A segment that takes no more records and has no sidecar.
+
+    Attributes:
+        number: of the segment.
+        end: its bytes.
+        written: its index, made while it was written; None: it has to be scanned.
+    """
+
+    number: int
+    end: int
+    written: WrittenIndex | None
 
 
 class SegmentLog:
@@ -167,8 +182,9 @@ class SegmentLog:
         self._openings: list[bytes] = []
         self._live: dict[int, dict[int, int]] = {}
         self.sizes: dict[int, int] = {}
-        self.closed: list[tuple[int, int]] = []
-        """Segments that were closed and have no sidecar yet, with their ends."""
+        self._index: WrittenIndex | None = None
+        self.closed: list[ClosedSegment] = []
+        """Segments that were closed and have no sidecar yet."""
 
     # ----------------------------------------------------------------------------------------------------------- start
 
@@ -235,8 +251,11 @@ class SegmentLog:
         live = self._live.setdefault(self.segment, {})
         newest: dict[int, Append] = {}
         opened: list[bytes] = []
+        index = self._index
         for append in batch:
             located.append((append, Location(self.segment, offset)))
+            if index is not None:
+                index.append(append, offset)
             offset += append.bytes_total
             records = append.records
             if append.bytes_total < JOIN_BYTES * len(records):
@@ -249,6 +268,7 @@ class SegmentLog:
             newest[ledger] = append
             if append.preamble:
                 opened.append(records[0])
+        self._check_index()
         high = max(newest)
         if high > self.ledger_high:
             self.ledger_high = high
@@ -321,16 +341,23 @@ class SegmentLog:
         locations: list[Location] = []
         for record in records:
             locations.append(Location(self.segment, offset))
+            if self._index is not None:
+                self._index.copy(record, offset)
             offset += len(record)
+        self._check_index()
         self._writev([*buffers, b"".join(records)], offset)
         return locations
+
+    def _check_index(self) -> None:
+        if self._index is not None and self._index.overfull:
+            self._index = None
 
     def _start_cycle(self) -> list[bytes]:
         """Turn to the next segment if this one is full; the check that a cycle begins with, if there is news."""
         if self.offset >= self._segment_bytes:
             if self.offset > self.synced:
                 self.sync()
-            full = self.segment, self.offset
+            full = ClosedSegment(self.segment, self.offset, self._index)
             self._next_segment()
             self.closed.append(full)
         if self.synced <= self.checked:
@@ -415,6 +442,7 @@ class SegmentLog:
             self._file.close()
         self._file = file
         self._durable = file.behind(self._woken)
+        self._index = WrittenIndex(number, self.ledger_high) if self.writes_behind else None
         self._salt = salt
         self.segment = number
         self.offset = self.synced = self.checked = self.reported = self.sizes[number] = len(head)
@@ -441,7 +469,7 @@ class SegmentLog:
         except OSError:
             self._keepers.add(keeper)
         self.sizes[bad] = good
-        self.closed.append((bad, good))
+        self.closed.append(ClosedSegment(bad, good, None))
 
     # -------------------------------------------------------------------------------------------------------- failures
 
@@ -542,7 +570,7 @@ class SegmentLog:
         delete = self._delete_soon if self._file is not None else self._files.unlink
         self._live.pop(number, None)
         self.sizes.pop(number, None)
-        self.closed = [item for item in self.closed if item[0] != number]
+        self.closed = [one for one in self.closed if one.number != number]
         delete(self._folder / segment_name(number))
         delete(self._folder / index_name(number))
 

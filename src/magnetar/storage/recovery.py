@@ -47,8 +47,8 @@ from magnetar.storage.records import (
     read_head,
     whole,
 )
-from magnetar.storage.scanning import Scanner
-from magnetar.storage.segmentindex import INDEX_SUFFIX, Piece, SegmentIndex, decode_index
+from magnetar.storage.segments.index import INDEX_SUFFIX, Piece, SegmentIndex, decode_index
+from magnetar.storage.segments.scanning import Scanner
 from magnetar.storage.topiclog import RecoveredTopic
 
 SEGMENT_SUFFIX: Final = ".seg"

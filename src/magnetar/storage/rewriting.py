@@ -8,7 +8,7 @@ from typing import Final
 
 from magnetar.storage.entries import Location
 from magnetar.storage.records import whole
-from magnetar.storage.segmentindex import SegmentIndex
+from magnetar.storage.segments.index import SegmentIndex
 
 LIVE_FRACTION_MAX: Final = 0.3
 """A closed segment is rewritten when less than this fraction of it is needed: at most 0.3 is written to free 0.7."""

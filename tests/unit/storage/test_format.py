@@ -13,7 +13,7 @@ from magnetar.storage import topiclog
 from magnetar.storage.entries import EntryFlags, NewEntry
 from magnetar.storage.records import START_RECORD_BYTES, EntryHead, read_entry, read_head, whole
 from magnetar.storage.recovery import index_name, segment_name
-from magnetar.storage.segmentindex import decode_index
+from magnetar.storage.segments.index import decode_index
 from tests.unit.storage.harness import INCARNATION, TOPIC, Log
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "storage"

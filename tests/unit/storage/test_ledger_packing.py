@@ -11,7 +11,7 @@ from magnetar.storage.entries import Location
 from magnetar.storage.ledger import Ledger
 from magnetar.storage.ledgerids import LedgerIds
 from magnetar.storage.records import EntryHead
-from magnetar.storage.segmentindex import Piece
+from magnetar.storage.segments.index import Piece
 from magnetar.storage.topiclog import EntryCache, TopicLog
 from tests.unit.storage.harness import entry as new_entry
 

@@ -10,8 +10,8 @@ from magnetar.storage.files import Files, LogFile, read_whole
 from magnetar.storage.log import SegmentLog
 from magnetar.storage.recovery import index_name, segment_name
 from magnetar.storage.rewriting import LIVE_FRACTION_MAX, REWRITE_BYTES_MIN, Rewrite, is_whole
-from magnetar.storage.scanning import Scanner
-from magnetar.storage.segmentindex import SegmentIndex, decode_index
+from magnetar.storage.segments.index import SegmentIndex, decode_index
+from magnetar.storage.segments.scanning import Scanner
 
 logger = logging.getLogger("magnetar.log")
 
@@ -100,19 +100,26 @@ class Housekeeping:
     def _index(self) -> None:
         try:
             if self._scanner is None:
-                number, end = self._log.closed.pop(0)
-                self._scanned = self._files.open(self._folder / segment_name(number))
+                closed = self._log.closed.pop(0)
+                if closed.written is not None:
+                    self._store(closed.written.ended(closed.end))
+                    return
+                self._scanned = self._files.open(self._folder / segment_name(closed.number))
                 # This process wrote it a moment ago; checksums are for bytes that come back from a disk.
-                self._scanner = Scanner(number, self._scanned.pread, end, verify=False)
+                self._scanner = Scanner(closed.number, self._scanned.pread, closed.end, verify=False)
             self._scanner.step(SCAN_BYTES)
         except OSError as error:
             logger.warning("no sidecar for a closed segment: %s", error.strerror or error)
             self._scanner = self._scanned = None
             return
         if self._scanner.done:
-            if self._log.live_in(self._scanner.index.number):
-                self._log.write_index(self._scanner.index)
+            self._store(self._scanner.index)
             self._scanner = self._scanned = None
+
+    def _store(self, index: SegmentIndex) -> None:
+        """Write a sidecar, if the segment has something that is needed."""
+        if self._log.live_in(index.number):
+            self._log.write_index(index)
 
     # --------------------------------------------------------------------------------------------------------- rewriting
 

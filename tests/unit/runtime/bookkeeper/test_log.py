@@ -126,6 +126,41 @@ def test_segments_that_nothing_needs_are_deleted_with_their_ledgers(site: Site) 
     again.thread.stop()
 
 
+def sidecars(site: Site) -> int:
+    return sum(name.endswith(".idx") for name in site.chain.files)
+
+
+def test_a_full_segment_gets_its_sidecar_without_being_read(site: Site) -> None:
+    """It was read back a record at a time, and bookies gave up to a megabyte for each: the more, the longer a broker was busy."""
+    log = open_log(site.take("a"), segment_bytes=1 << 20)
+    topic = log.topic()
+    for number in range(8):
+        log.append(topic, *[b"%d" % number * 150_000] * 4)
+    eventually(lambda: sidecars(site) == 3, what="sidecars of the full segments")
+    assert site.bookies.reads == 0
+    log.thread.stop()
+    again = open_log(site.take("b"))
+    assert [text[:1] for text in texts(again, again.topic())] == [b"%d" % (number // 4) for number in range(32)]
+    again.thread.stop()
+
+
+def test_a_segment_that_failed_is_scanned(site: Site) -> None:
+    """What was noted of it while it was written has entries that do not exist."""
+    log = open_log(site.take("a"), segment_bytes=1 << 20)
+    topic = log.topic()
+    log.append(topic, "sure")
+    (ledger,) = [one for one in site.clients[0].written.values() if one.stored.payloads]
+    ledger.fail_next = True
+    log.append(topic, "unknown" * 100)
+    eventually(lambda: sidecars(site) == 1, what="a sidecar of the segment that failed")
+    assert site.bookies.reads
+    log.append(topic, "after")
+    log.thread.stop()
+    again = open_log(site.take("b"))
+    assert texts(again, again.topic()) == [b"sure", b"after"]
+    again.thread.stop()
+
+
 # ----------------------------------------------------------------------------------------------- several cycles under way
 
 

@@ -32,7 +32,7 @@ from magnetar.storage.records import (
     read_head,
     whole,
 )
-from magnetar.storage.segmentindex import LedgerOpening, Piece, Run, SegmentIndex
+from magnetar.storage.segments.index import LedgerOpening, Piece, Run, SegmentIndex
 
 READ_BYTES: Final = 4 * 1024 * 1024
 """The bytes of a segment that are read at a time: enough to be sequential, and little memory."""
