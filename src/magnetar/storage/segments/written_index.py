@@ -19,13 +19,13 @@ PIECES_MAX: Final = 10_000
 """Pieces and openings of ledgers in it: each takes about a kilobyte, so 10 MB."""
 
 TOGETHER_MIN: Final = 4
-"""From so many entries of one append on, their columns are made together."""
+"""Entries of one append from which on their columns are made together."""
 
 _MARKER: Final = int(EntryFlags.MARKER)
 
 
 class WrittenIndex:
-    """What a scan of a segment finds, noted record by record in the order of the segment.
+    """An index that a scan of the segment would make, noted record by record.
 
     Args:
         number: of the segment.
