@@ -98,9 +98,8 @@ def at_work(standalone: Standalone, broker_port: int) -> list[psutil.Process]:
 
 
 def task_workers(standalone: Standalone, broker_port: int) -> list[psutil.Process]:
-    """The Python processes of executors that have a connection to a broker."""
-    found = [one for executor in standalone.executors() for one in descendants(executor, is_python)]
-    return [one for one in found if connections(one, (broker_port,))]
+    """Those of them that have a connection to a broker."""
+    return [one for one in at_work(standalone, broker_port) if connections(one, (broker_port,))]
 
 
 def test_a_failed_task_is_tried_again_and_the_link_goes_on(mesh: Mesh, standalone: Standalone, flow: Flow) -> None:

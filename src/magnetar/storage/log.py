@@ -349,6 +349,7 @@ class SegmentLog:
         return locations
 
     def _check_index(self) -> None:
+        """Let go of an index that is of no use."""
         if self._index is not None and self._index.overfull:
             self._index = None
 

@@ -20,7 +20,7 @@ import msgspec
 from crc32c import crc32c
 
 from magnetar.core.ids import Position
-from magnetar.storage.entries import EntryFlags
+from magnetar.storage.entries import EntryFlags, StoredEntry
 from magnetar.storage.records import EntryHead, LedgerOpened
 
 INDEX_MAGIC: Final = b"MAGNETARI\x00\x00\x01"
@@ -113,7 +113,7 @@ class Piece:
         if broker_time > self.newest_ms:
             self.newest_ms = broker_time
 
-    def add(self, offset: int, size: int, head: EntryHead) -> None:
+    def add(self, offset: int, size: int, head: EntryHead | StoredEntry) -> None:
         """The next entry."""
         if not head.origin:
             self.add_local(offset, size, head.flags, head.count, head.publish_time, head.broker_time, head.first_index)
@@ -162,6 +162,19 @@ class SegmentIndex:
     openings: list[LedgerOpening] = field(default_factory=list)
     pieces: list[Piece] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    _last: dict[int, Piece] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def last_piece(self, ledger: int) -> Piece | None:
+        """The piece of a ledger that was begun last by `piece`."""
+        return self._last.get(ledger)
+
+    def piece(self, ledger: int, entry: int) -> Piece:
+        """The piece that an entry continues, or a new one."""
+        piece = self._last.get(ledger)
+        if piece is None or piece.end != entry:
+            piece = self._last[ledger] = Piece(ledger, entry)
+            self.pieces.append(piece)
+        return piece
 
     def bytes_by_ledger(self) -> dict[int, int]:
         """Bytes of the entries of each ledger."""

@@ -74,7 +74,6 @@ class Scanner:
         self._verify = verify
         self._heads = False
         self._salt = b""
-        self._pieces: dict[int, Piece] = {}
 
     def run(self) -> SegmentIndex:
         """Scan to the end."""
@@ -121,7 +120,6 @@ class Scanner:
         """The same for a stretch of entries published here, which is what most of a log is; no object is made for one."""
         verify = self._verify
         base = self.offset
-        pieces = self._pieces
         unpack = LOCAL_RECORD.unpack_from
         limit = len(buffer) - LOCAL_HEADER_BYTES
         piece: Piece | None = None
@@ -132,11 +130,8 @@ class Scanner:
                 break
             if verify and crc32c(buffer[at + PREFIX_BYTES : end], crc32c(buffer[at : at + 4])) != checksum:
                 break
-            if piece is None or piece.ledger != ledger:
-                piece = pieces.get(ledger)
-            if piece is None or piece.end != entry:
-                piece = pieces[ledger] = Piece(ledger, entry)
-                self.index.pieces.append(piece)
+            if piece is None or piece.ledger != ledger or piece.end != entry:
+                piece = self.index.piece(ledger, entry)
             piece.add_local(base + at, end - at, flags, count, published, stored, first)
             at = end
         return at
@@ -157,15 +152,7 @@ class Scanner:
         return at + size
 
     def _entry(self, head: EntryHead, offset: int, size: int) -> None:
-        piece = self._pieces.get(head.ledger)
-        if piece is None or piece.end != head.entry:
-            piece = self._piece(head)
-        piece.add(offset, size, head)
-
-    def _piece(self, head: EntryHead) -> Piece:
-        piece = self._pieces[head.ledger] = Piece(head.ledger, head.entry)
-        self.index.pieces.append(piece)
-        return piece
+        self.index.piece(head.ledger, head.entry).add(offset, size, head)
 
     def _other(self, record: object, offset: int, size: int) -> None:
         if isinstance(record, LedgerOpened):
@@ -221,12 +208,12 @@ class Scanner:
             return ""
         if not isinstance(head, EntryHead):
             return ""
-        piece = self._pieces.get(head.ledger)
+        piece = self.index.last_piece(head.ledger)
         if not 0 <= head.count <= _COUNT_MAX:
             return ""
         opened_here = any(opening.opened.ledger == head.ledger for opening in self.index.openings)
         if piece is None and head.entry == 0 and opened_here:
-            piece = self._piece(head)
+            piece = self.index.piece(head.ledger, head.entry)
         if piece is None or piece.end != head.entry:
             return ""
         # Nothing else in the damaged header is believed: no origin index and no watermark comes from it.

@@ -38,7 +38,6 @@ class WrittenIndex:
     def __init__(self, number: int, ledger_high: int) -> None:
         self.overfull = False
         self._index = SegmentIndex(number, ledger_high=ledger_high)
-        self._pieces: dict[int, Piece] = {}
         self._entries = 0
 
     def append(self, append: Append, offset: int) -> None:
@@ -52,13 +51,13 @@ class WrittenIndex:
             sizes = sizes[1:]
         entries = append.entries
         first = entries[0]
-        piece = self._piece(first.ledger, first.entry)
+        piece = self._index.piece(first.ledger, first.entry)
         # A list: a generator would cost more.
         if len(entries) >= TOGETHER_MIN and not any([e.origin or e.flags & _MARKER for e in entries]):  # noqa: C419
             _add_together(piece, offset, sizes, entries)
         else:
             for entry, size in zip(entries, sizes, strict=True):
-                piece.add(offset, size, _head(entry))
+                piece.add(offset, size, entry)
                 offset += size
         self._count(len(entries))
 
@@ -66,7 +65,7 @@ class WrittenIndex:
         """Note a record that was copied from another segment."""
         head = read_head(memoryview(record), 0)
         if isinstance(head, EntryHead):
-            self._piece(head.ledger, head.entry).add(offset, len(record), head)
+            self._index.piece(head.ledger, head.entry).add(offset, len(record), head)
         elif isinstance(head, LedgerOpened):
             self._index.openings.append(LedgerOpening(head, offset, len(record)))
         self._count(1)
@@ -75,13 +74,6 @@ class WrittenIndex:
         """The index of the segment, which ends at an offset."""
         self._index.end = end
         return self._index
-
-    def _piece(self, ledger: int, entry: int) -> Piece:
-        piece = self._pieces.get(ledger)
-        if piece is None or piece.end != entry:
-            piece = self._pieces[ledger] = Piece(ledger, entry)
-            self._index.pieces.append(piece)
-        return piece
 
     def _count(self, entries: int) -> None:
         self._entries += entries
@@ -105,19 +97,3 @@ def _add_together(piece: Piece, offset: int, sizes: Sequence[int], entries: Sequ
     piece.flags += bytes([entry.flags for entry in entries[1:]])
     piece.counts.extend(counts[1:])
     piece.publish_times.extend([entry.publish_time for entry in entries[1:]])
-
-
-def _head(entry: StoredEntry) -> EntryHead:
-    return EntryHead(
-        entry.ledger,
-        entry.entry,
-        entry.flags,
-        entry.count,
-        entry.publish_time,
-        entry.broker_time,
-        entry.origin,
-        entry.incarnation,
-        entry.first_index,
-        entry.source,
-        0,
-    )

@@ -131,7 +131,7 @@ def sidecars(site: Site) -> int:
 
 
 def test_a_full_segment_gets_its_sidecar_without_being_read(site: Site) -> None:
-    """It was read back a record at a time, and bookies gave up to a megabyte for each: the more, the longer a broker was busy."""
+    """It was read back a record at a time, and for each record bookies gave an entry of up to a megabyte."""
     log = open_log(site.take("a"), segment_bytes=1 << 20)
     topic = log.topic()
     for number in range(8):
